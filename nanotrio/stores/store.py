@@ -1,0 +1,123 @@
+"""What the running swarm asks of a store, and what a driver must promise.
+
+A store is a log of records and a cache of heads. Whoever writes a driver implements ``Store`` and runs
+``nanotrio.testing.check_store`` against it; when that passes, the driver is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from ..records import Head, Record
+
+__all__ = ["Batch", "Owner", "Store", "StoreStatistics", "Tenure"]
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The process that wants to write."""
+
+    boot_id: str
+    pid: int
+    started: int
+    """The process's start time in clock ticks since boot, so that a reused pid is not taken for its owner."""
+    host: str = ""
+
+
+class Tenure(msgspec.Struct, frozen=True):
+    """What an owner is given: its epoch, and where the log stands."""
+
+    epoch: int
+    last_seq: int
+    """The number of the last record, 0 in an empty store."""
+    heads_seq: int
+    """All heads are true up to this record; what follows must be replayed."""
+    last_agent: int
+    """The greatest agent id that a head names; records after ``heads_seq`` may name greater ones."""
+    former: Owner | None
+    """The owner before, None in a new store."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One commit: whole groups only, records in order of their numbers without a gap, heads merged by agent."""
+
+    number: int
+    """Counts up by one within a tenure; with the epoch it tells whether a commit whose answer was lost was made."""
+    records: Sequence[Record]
+    heads: Sequence[Head] = ()
+    heads_seq: int | None = None
+    """Where given, all heads are true up to this record once the batch is in."""
+
+
+class StoreStatistics(msgspec.Struct, frozen=True):
+    """Sizes and counts, for people and benchmarks."""
+
+    url: str
+    records: int
+    heads: int
+    size_bytes: int
+    """Of the main file or tables."""
+    pending_bytes: int
+    """Of a write-ahead log that was not yet moved into the main file."""
+    commits: int
+    """Since this store was opened here."""
+
+
+class Store(Protocol):
+    """A durable log of records with a cache of heads; one writer, any number of readers.
+
+    No method may be called while another of the same store runs, but for reads by a store of its own that was opened
+    read-only. Every method checkpoints unless it says otherwise. Errors are ``StoreError`` and its kinds.
+    """
+
+    async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
+        """Become the one writer.
+
+        An owner on the same boot that is dead is taken over at once. One that is alive or stopped is refused with
+        ``StoreOwnedError`` (its pid and state), unless ``takeover``; then it is fenced.
+        """
+        ...
+
+    async def commit(self, batch: Batch) -> None:
+        """Write the whole batch or nothing.
+
+        On return it survives a SIGKILL of this process. A batch number at or below the last one of this epoch was
+        committed before, and is passed over. A small batch may be written without a checkpoint. Once begun it is not
+        undone by cancellation: a driver finishes it first.
+
+        Raises:
+            FencedError: another process owns the store now; nothing was written.
+            StoreError: nothing was written, and the same batch may be tried again.
+        """
+        ...
+
+    async def heads(
+        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
+    ) -> list[Head]:
+        """Return heads in order of agent, those above ``after``, at most ``limit``.
+
+        Only those of ``agents`` where given (unknown ones are left out), only unfinished ones where asked.
+        """
+        ...
+
+    async def load(self, last_seq: int, *, stop_seq: int = 0) -> list[Record]:
+        """Return one chain, oldest first: ``last_seq``, its ``prev``, and so on, down to ``stop_seq`` or the first.
+
+        Raises:
+            StoreDamagedError: a record of the chain is missing.
+        """
+        ...
+
+    async def scan(self, after_seq: int, *, limit: int = 4096) -> list[Record]:
+        """Return the records that follow ``after_seq``, in order, at most ``limit``."""
+        ...
+
+    async def statistics(self) -> StoreStatistics:
+        """Return sizes and counts."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give the store back: the owner row says so, and the files are closed. Safe to call twice."""
+        ...

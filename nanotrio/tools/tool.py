@@ -1,0 +1,77 @@
+"""What a tool is: a name, a schema, a function, and what the swarm must know before it may run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from ..limits import Limits
+from ..messages import ToolSpec
+
+__all__ = ["Processes", "Tool", "ToolContext", "ToolOutput"]
+
+
+class ToolOutput(msgspec.Struct, frozen=True, gc=False):
+    """What a tool hands back for the model to read."""
+
+    content: str
+    is_error: bool = False
+
+
+class Processes(Protocol):
+    """The processes that belong to one agent, so that ending the agent can end them all."""
+
+    def note(self, pid: int) -> None:
+        """A process group or session led by ``pid`` was started for the agent."""
+        ...
+
+    def marks(self) -> Mapping[str, str]:
+        """Environment variables to start every process with; descendants are known by them."""
+        ...
+
+
+class ToolContext(msgspec.Struct, frozen=True):
+    """What a call may know of its surroundings. Tools take these as values, never from ``os.environ``."""
+
+    agent: int
+    call_id: str
+    directory: Path
+    """The agent's working directory; relative paths are below it."""
+    environment: Mapping[str, str]
+    """What processes inherit; provider keys are already left out."""
+    limits: Limits
+    output_directory: Path
+    """Where the full text of a long output goes; made on first use."""
+    processes: Processes
+    idempotency_key: str
+    """The same for a repeated run of the same call."""
+    tree: Any = None
+    """The ``Tree`` of ``tools.agents``; used by the agents' own tools alone."""
+    state: dict[str, Any] = {}  # noqa: RUF012 - replaced by the agent's own at every call
+    """The agent's own small memory between calls (``bash`` keeps its directory here); not durable."""
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool the swarm can run.
+
+    ``run`` gets the context and the validated arguments by name. It returns text for the model, or raises
+    ``ToolError`` with a sentence for the model; anything else it raises is reported to the model as a failure of the
+    tool, with the exception's type and text.
+    """
+
+    spec: ToolSpec
+    run: (
+        Callable[[ToolContext, dict[str, Any]], Awaitable[ToolOutput]]
+        | Callable[[ToolContext, dict[str, Any]], ToolOutput]
+    )
+    parse: Callable[[str], dict[str, Any]]
+    """Turn the JSON text of an object into validated arguments; raises ``ToolError`` saying what is missing or wrong."""
+    effect: bool = True
+    """It may change something outside the tree: its intent is durable before it runs, and it is never silently run again."""
+    idempotent: bool = False
+    """It may be run again after a crash; it is handed the same ``idempotency_key``."""
+    inline: bool = False
+    """``run`` is a plain function of the tree, called between two awaits, so its records share the call's group."""
