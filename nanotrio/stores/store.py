@@ -102,11 +102,15 @@ class Store(Protocol):
         """
         ...
 
-    async def load(self, last_seq: int, *, stop_seq: int = 0) -> list[Record]:
-        """Return one chain, oldest first: ``last_seq``, its ``prev``, and so on, down to ``stop_seq`` or the first.
+    async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
+        """Return one chain for each ``(last_seq, stop_seq)``, in the order asked, each oldest first.
+
+        A chain is the record ``last_seq``, its ``prev``, and so on, as far as their numbers are at least ``stop_seq``
+        (that one included; 0 for the whole chain). A ``last_seq`` of 0 is an empty chain. Chains that are asked for
+        together are walked together, which is several times cheaper than one by one: ask for some hundreds.
 
         Raises:
-            StoreDamagedError: a record of the chain is missing.
+            StoreDamagedError: a record of a chain is missing.
         """
         ...
 
