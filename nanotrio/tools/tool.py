@@ -28,6 +28,10 @@ class Processes(Protocol):
         """A process group or session led by ``pid`` was started for the agent."""
         ...
 
+    def forget(self, pid: int) -> None:
+        """The group led by ``pid`` has no member left, so its number may come to mean somebody else."""
+        ...
+
     def marks(self) -> Mapping[str, str]:
         """Environment variables to start every process with; descendants are known by them."""
         ...
@@ -75,3 +79,11 @@ class Tool(msgspec.Struct, frozen=True):
     """It may be run again after a crash; it is handed the same ``idempotency_key``."""
     inline: bool = False
     """``run`` is a plain function of the tree, called between two awaits, so its records share the call's group."""
+    function: Callable[..., Any] | None = None
+    """What ``@tool`` was put on; calling the tool calls it, so a decorated function can still be used and tested."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the plain function, without checking arguments or shaping the result."""
+        if self.function is None:
+            raise TypeError(f"the tool {self.spec.name!r} was not made from a function and cannot be called")
+        return self.function(*arguments, **named)
