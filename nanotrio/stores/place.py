@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import NotAStoreError, StoreError
 
-__all__ = ["file_size", "is_absent", "make_file", "network_file_system"]
+__all__ = ["file_size", "is_absent", "make_file", "mounted_type", "network_file_system"]
 
 _NETWORK = frozenset(
     "nfs nfs4 cifs smb3 smbfs afs ceph lustre coda ncpfs glusterfs fuse.glusterfs fuse.sshfs fuse.s3fs fuse.gcsfuse "
@@ -79,14 +80,20 @@ def network_file_system(path: Path) -> str:
         break
     else:
         return ""
-    wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                fields = line.split()
-                if fields[2] == wanted:
-                    kind = fields[fields.index("-") + 1]
-                    return kind if kind in _NETWORK else ""
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            kind = mounted_type(mounts, device)
     except OSError:
-        pass
+        return ""
+    return kind if kind in _NETWORK else ""
+
+
+def mounted_type(mounts: Iterable[str], device: int) -> str:
+    """The file system type of ``device`` in lines of ``/proc/self/mountinfo``, empty where it is not named."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts:
+        fields = line.split()
+        # A hyphen ends the optional fields; the type follows it.
+        if len(fields) > 2 and fields[2] == wanted and "-" in fields[:-1]:
+            return fields[fields.index("-") + 1]
     return ""

@@ -24,6 +24,7 @@ from __future__ import annotations
 import array
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -138,6 +139,11 @@ class SqliteStore:
         self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
     ) -> list[Head]:
         """Return heads in order of agent; see ``Store.heads``."""
+        if agents is not None and not agents:
+            # An empty array has no address that carray would take.
+            await trio.lowlevel.checkpoint()
+            self._check_open()
+            return []
         where = ["agent > ?2"]
         if unfinished:
             where.append("unfinished = 1")
@@ -152,9 +158,6 @@ class SqliteStore:
             except msgspec.DecodeError as error:
                 raise StoreDamagedError(f"a head in {self.path} cannot be read: {error}") from error
 
-        if agents is not None and not agents:
-            await trio.lowlevel.checkpoint()
-            return []
         return await self._read(read, inline=limit <= _INLINE_ROWS or (agents is not None and len(agents) <= 64))
 
     async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
@@ -230,13 +233,7 @@ class SqliteStore:
         if former and not released and not takeover:
             state = state_of(former)
             if state != "dead":
-                where = f"process {pid}" + (f" on {host}" if state == "elsewhere" else "")
-                advice = "continue or end it" if state == "stopped" else "end it"
-                raise StoreOwnedError(
-                    f"{self.path} is owned by {where} ({state}); {advice}, or take the store over (--takeover)",
-                    pid=pid,
-                    state=state,
-                )
+                raise StoreOwnedError(_owned(self.path, former, owner, state), pid=pid, state=state)
         db.execute(
             "UPDATE owner SET epoch = ?, batch = 0, released = 0, boot_id = ?, pid = ?, started = ?, host = ?",
             (epoch + 1, owner.boot_id, owner.pid, owner.started, owner.host),
@@ -309,15 +306,12 @@ class SqliteStore:
         db, self._writer = self._writer, None
         if db is None:
             return
-        try:
+        # Where the disk takes nothing more the row still names this process, and whoever comes next finds it dead; what
+        # was committed stays in the write-ahead log. SQLite closes in any case.
+        with suppress(apsw.Error):
             db.execute("UPDATE owner SET released = 1 WHERE epoch = ?", (self._epoch,))
-        except apsw.Error:
-            # The row then still names this process, and whoever comes next finds it dead.
-            pass
-        try:
+        with suppress(apsw.Error):
             db.close()
-        except apsw.Error as error:
-            raise explain(error, self.path) from error
 
     def _check_open(self) -> None:
         if self._closed:
@@ -370,13 +364,19 @@ class SqliteStore:
             pause = min(pause * 2, 0.1)
 
 
+def _owned(path: Path, former: Owner, owner: Owner, state: str) -> str:
+    if former == owner:
+        return f"{path} is open in this process already; close it there first"
+    where = f"process {former.pid}" + (f" on {former.host}" if state == "elsewhere" else "")
+    advice = "continue or end it" if state == "stopped" else "end it"
+    return f"{path} is owned by {where} ({state}); {advice}, or take the store over (--takeover)"
+
+
 def _roll_back(db: apsw.Connection) -> None:
     # A full disk ends the transaction by itself.
     if db.in_transaction:
-        try:
+        with suppress(apsw.Error):
             db.execute("ROLLBACK")
-        except apsw.Error:
-            pass
 
 
 def _record(seq: int, body: bytes) -> Record:
