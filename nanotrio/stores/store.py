@@ -63,13 +63,15 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     """Of a write-ahead log that was not yet moved into the main file."""
     commits: int
     """Since this store was opened here."""
+    warning: str = ""
+    """What a person should know, such as a reader that keeps a write-ahead log growing; empty when all is well."""
 
 
 class Store(Protocol):
     """A durable log of records with a cache of heads; one writer, any number of readers.
 
-    No method may be called while another of the same store runs, but for reads by a store of its own that was opened
-    read-only. Every method checkpoints unless it says otherwise. Errors are ``StoreError`` and its kinds.
+    One commit at a time. Reads (heads, load, scan, statistics) may run beside a commit and beside each other, and see
+    whole batches. Every method checkpoints unless it says otherwise. Errors are ``StoreError`` and its kinds.
     """
 
     async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
@@ -89,6 +91,7 @@ class Store(Protocol):
 
         Raises:
             FencedError: another process owns the store now; nothing was written.
+            StoreDamagedError: the batch does not follow the log's last record, or the log cannot be written at all.
             StoreError: nothing was written, and the same batch may be tried again.
         """
         ...
