@@ -349,12 +349,7 @@ class Journal:
             raise self._why_not()
 
     def _has_work(self) -> bool:
-        return bool(
-            self._flight
-            or self._groups
-            or self._round_seq is not None
-            or self.heads_seq < self._flush_seq
-        )
+        return bool(self._flight or self._groups or self._round_seq is not None or self.heads_seq < self._flush_seq)
 
     async def _gather(self) -> None:
         """Wait until there is something to commit, and for a while until there is more."""

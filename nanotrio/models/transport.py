@@ -20,7 +20,7 @@ import trio
 from ..errors import ModelError
 from .connections import ConnectionPool, Loan, TimedOutError, seconds_or_forever
 
-__all__ = ["Answer", "Client", "TrioTransport", "now_unix", "open_client", "post"]
+__all__ = ["Answer", "Client", "TrioTransport", "close_client", "make_client", "now_unix", "open_client", "post"]
 
 Client: TypeAlias = httpx.AsyncClient
 
@@ -160,6 +160,25 @@ def _cause(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def make_client(
+    environment: Mapping[str, str], *, max_connections: int = 1_000, keepalive_seconds: float = 30.0
+) -> Client:
+    """As ``open_client``, for who closes it by ``close_client``. Does not checkpoint."""
+    transport = TrioTransport(
+        max_connections=max_connections,
+        keepalive_seconds=keepalive_seconds,
+        ca_file=environment.get("SSL_CERT_FILE") or None,
+    )
+    return httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
+
+
+def close_client(client: Client) -> None:
+    """Close all connections that are not in use, and the others when their exchange ends. Does not checkpoint."""
+    transport = client._transport  # noqa: SLF001 - httpx closes by awaiting, and this must work in a cancelled scope
+    if isinstance(transport, TrioTransport):
+        transport.pool.close()
+
+
 @asynccontextmanager
 async def open_client(
     environment: Mapping[str, str], *, max_connections: int = 1_000, keepalive_seconds: float = 30.0
@@ -169,16 +188,11 @@ async def open_client(
     ``SSL_CERT_FILE`` of ``environment`` replaces the bundle of certificate authorities. Nothing is connected yet, and
     leaving closes all connections.
     """
-    transport = TrioTransport(
-        max_connections=max_connections,
-        keepalive_seconds=keepalive_seconds,
-        ca_file=environment.get("SSL_CERT_FILE") or None,
-    )
-    client = httpx.AsyncClient(transport=transport, trust_env=False, follow_redirects=False)
+    client = make_client(environment, max_connections=max_connections, keepalive_seconds=keepalive_seconds)
     try:
         yield client
     finally:
-        transport.pool.close()
+        close_client(client)
 
 
 class Answer:

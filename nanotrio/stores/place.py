@@ -36,7 +36,9 @@ def is_absent(path: Path) -> bool:
         raise NotAStoreError(f"{path} is {what}, not a store; name a file")
     kind = network_file_system(path)
     if kind:
-        raise StoreError(f"{path} lies on a network file system ({kind}), where locks cannot be trusted; use a local disk")
+        raise StoreError(
+            f"{path} lies on a network file system ({kind}), where locks cannot be trusted; use a local disk"
+        )
     return status is None or status.st_size == 0
 
 

@@ -14,6 +14,7 @@ from ..errors import ClosedError, UsageError
 from ..limits import Limits, nano_usd
 from ..records import Closed, LimitsSet
 from ..tools import Tool
+from .calls import admit_next
 from .ending import end_children, end_trees
 from .events import Event
 from .life import outcome_of
@@ -58,7 +59,9 @@ class Agent:
         await wait_for(self._runtime, [self._node], "all", None)
         session = self._node.session
         if session.ended is None or self._node.sealed == "interrupted":
-            raise ClosedError(f"{self.name} was interrupted before its turn ended; resume({self.id}) goes on from there")
+            raise ClosedError(
+                f"{self.name} was interrupted before its turn ended; resume({self.id}) goes on from there"
+            )
         seq = session.last_seq
         if seq > self._runtime.journal.durable_seq:
             await self._runtime.journal.durable(seq)
@@ -171,7 +174,7 @@ class Agent:
         node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)
         node.ledger.cap = budget
         self._runtime.record(node, (LimitsSet(node.limits),))
-        self._runtime.admit_waiting(node)
+        admit_next(self._runtime, node)
         await self._runtime.journal.durable(self._runtime.append())
 
     def view(self) -> AgentView:

@@ -19,7 +19,7 @@ from .node import Node
 from .pump import Parked
 from .runtime import Runtime
 
-__all__ = ["ask_model", "back_off"]
+__all__ = ["admit_next", "ask_model", "back_off"]
 
 _BYTES_PER_TOKEN = 3
 """A cautious guess of how many bytes of a request make a token; real text has three to five."""
@@ -64,7 +64,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         if node.sealed != "interrupted":
             runtime.absorb(node, Failed("cancelled", "the call was cut off", uncertain_nano=amount))
             runtime.append()
-        _admit_next(runtime, node)
+        admit_next(runtime, node)
         raise
     else:
         try:
@@ -77,7 +77,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
             runtime.gate(node).succeeded()
             usage = reply.usage
             node.body_bytes, node.input_tokens = len(body), usage.input + usage.cache_read + usage.cache_write
-            _admit_next(runtime, node)
+            admit_next(runtime, node)
         if runtime.watchers.count:
             message = Message("assistant", reply.parts, node.model.name)
             runtime.emit(node, MessageReplied(node.id, node.name, message, reply.usage, cost))
@@ -91,7 +91,7 @@ def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int
     if error.kind == "rate_limited":
         runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)
     runtime.absorb(node, Failed(error.kind, str(error), usage, cost))
-    _admit_next(runtime, node)
+    admit_next(runtime, node)
 
 
 async def back_off(runtime: Runtime, node: Node, retry: Retry) -> bool:
@@ -212,7 +212,7 @@ async def _wait_for_room(runtime: Runtime, node: Node, refusing: Ledger) -> None
         node.waiting_for = ""
 
 
-def _admit_next(runtime: Runtime, node: Node) -> None:
+def admit_next(runtime: Runtime, node: Node) -> None:
     """A reservation of ``node`` was settled: let the next who waits along its lineage look again."""
     if runtime.budget_queues:
         for ledger in node.ledger.lineage():

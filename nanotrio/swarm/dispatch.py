@@ -103,7 +103,11 @@ def _vet(runtime: Runtime, node: Node, call: ToolCall) -> _Job | None:
 
 def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
     """Make a call of the tree's own tools; return whether something has to be waited for."""
-    open_call = next((each for each in node.session.turn.calls if each.call.id == job.call.id), None) if node.session.turn else None
+    open_call = (
+        next((each for each in node.session.turn.calls if each.call.id == job.call.id), None)
+        if node.session.turn
+        else None
+    )
     if open_call is not None and open_call.child:  # a spawn that waits, taken up after a crash: join the child again
         job.pending = WaitFor((open_call.child,), "all", None, open_call.child)
         return True
@@ -198,7 +202,9 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
         else:
             target = runtime.nodes[pending.agent]
             remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
-            output = ToolOutput(f"{target.name} is ended" + (f"; still there: {', '.join(remaining)}" if remaining else ""))
+            output = ToolOutput(
+                f"{target.name} is ended" + (f"; still there: {', '.join(remaining)}" if remaining else "")
+            )
         await runtime.slots.acquire(node)
     finally:
         node.waiting_for = ""
@@ -225,9 +231,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
     )
 
 
-def _answer(
-    runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = ""
-) -> None:
+def _answer(runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = "") -> None:
     runtime.absorb(node, ToolReturned(call.id, content, is_error, mistake))
     if runtime.watchers.count:
         runtime.emit(node, ToolFinished(node.id, node.name, call, ToolResult(call.id, content, is_error)))

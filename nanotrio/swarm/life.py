@@ -173,7 +173,17 @@ def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
         result = fact.result or (fact.last_text if fact.status == "completed" else "")
         last_text = "" if result == fact.last_text else fact.last_text
         told = ChildEnded(
-            node.id, node.name, ended.turn, fact.status, fact.reason, result, last_text, usage, spent, uncertain, unpriced
+            node.id,
+            node.name,
+            ended.turn,
+            fact.status,
+            fact.reason,
+            result,
+            last_text,
+            usage,
+            spent,
+            uncertain,
+            unpriced,
         )
         runtime.record(node.parent, (told,))
 
@@ -249,5 +259,3 @@ def outcome_of(node: Node) -> Outcome:
         unpriced=session.unpriced,
         survivors=fact.survivors,
     )
-
-

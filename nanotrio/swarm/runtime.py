@@ -13,7 +13,7 @@ import trio
 from ..budget import Ledger
 from ..limits import Limits
 from ..messages import ToolCall
-from ..models import Model, RateGate
+from ..models import Model, RateGate, open_model
 from ..records import Fact, Head
 from ..tools import PermissionMode, Tool
 from ..turn import Input, absorb
@@ -27,6 +27,7 @@ from .watch import Watchers
 if TYPE_CHECKING:
     from ..errors import NanotrioError
     from ..journal import Journal
+    from ..models.transport import Client
     from ..records import Profile
     from ..stores import Store
     from .deadlines import Deadlines
@@ -68,7 +69,6 @@ class Settings(msgspec.Struct, frozen=True):
     denied_tools: tuple[str, ...]
     durability: Durability
     approve: Approver | None
-    open_model: Callable[[str], Model]
     token: str
     """Marks the processes of this swarm's agents; the same for every owner of the store."""
 
@@ -76,12 +76,16 @@ class Settings(msgspec.Struct, frozen=True):
 class Runtime:
     """The state of one open swarm: plain data on one Trio thread."""
 
-    def __init__(self, settings: Settings, store: Store, journal: Journal, tools: dict[str, Tool], max_active: int) -> None:
+    journal: Journal
+    burst: Burst
+    deadlines: Deadlines
+    tree: SwarmTree
+    run_agent: Callable[[Node], Awaitable[None]]
+
+    def __init__(self, settings: Settings, store: Store, max_active: int) -> None:
         self.settings = settings
         self.store = store
-        self.journal = journal
-        self.tools = tools
-        self.burst = Burst(journal)
+        self.tools: dict[str, Tool] = {}
         self.pump = Pump()
         self.slots = Slots(max_active, self.pump, self.launch)
         self.watchers = Watchers()
@@ -103,10 +107,7 @@ class Runtime:
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
-        self.services: trio.Nursery | None = None
-        self.deadlines: Deadlines
-        self.tree: SwarmTree
-        self.run_agent: Callable[[Node], Awaitable[None]]
+        self.client: Client | None = None
         self.is_closing = False
         self.fatal: NanotrioError | None = None
 
@@ -134,8 +135,19 @@ class Runtime:
         """
         model = self.models.get(name)
         if model is None:
-            model = self.models[name] = self.settings.open_model(name)
+            if self.client is None and not name.startswith("scripted"):
+                from ..models.transport import make_client  # noqa: PLC0415 - httpx costs 80 ms to import
+
+                self.client = make_client(self.settings.environment)
+            model = self.models[name] = open_model(name, environment=self.settings.environment, client=self.client)
         return model
+
+    def close_client(self) -> None:
+        """Close the connections to model servers."""
+        if self.client is not None:
+            from ..models.transport import close_client  # noqa: PLC0415 - as above
+
+            close_client(self.client)
 
     def gate(self, node: Node) -> RateGate:
         """Return what holds back all who call the node's model."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from .node import Node
 from .pump import Parked, Pump
@@ -79,6 +80,6 @@ class Slots:
                     continue
                 self.active += 1
                 node.has_slot = True
-                self._pump.post(lambda node=node: self._launch(node))
+                self._pump.post(partial(self._launch, node))
             else:
                 return

@@ -46,7 +46,14 @@ class SwarmTree:
         plans = []
         for spec in specs:
             schema = "" if spec.result_schema is None else msgspec.json.encode(spec.result_schema).decode()
-            key = (spec.model, tuple(spec.tools or ()), spec.tools is None, spec.budget_usd, spec.timeout_seconds, schema)
+            key = (
+                spec.model,
+                tuple(spec.tools or ()),
+                spec.tools is None,
+                spec.budget_usd,
+                spec.timeout_seconds,
+                schema,
+            )
             if key not in profiles:
                 profiles[key] = self._profile(node, spec, schema)
             prompt = check_spawn(runtime, node, spec.prompt, spec.name, profiles[key])
@@ -71,7 +78,9 @@ class SwarmTree:
         wanted = tuple([tool_name(name) for name in names])
         for name in wanted:
             if name not in node.profile.tools:
-                raise ToolError(f"a child cannot have {name!r}, which you do not have; you have {', '.join(node.profile.tools)}")
+                raise ToolError(
+                    f"a child cannot have {name!r}, which you do not have; you have {', '.join(node.profile.tools)}"
+                )
         return wanted if "submit_result" in wanted else (*wanted, "submit_result")
 
     def send(self, sender: int, to: str, text: str) -> str:
@@ -93,13 +102,14 @@ class SwarmTree:
         if number.isdecimal():
             found = self._runtime.nodes.get(int(number))
             if found is not None and found.root is node.root and address in (found.name, number):
-                return found.id
+                return int(found.id)
             raise ToolError(f"no agent {address!r} in this tree; list_agents names those below you")
         siblings = [*(node.parent.children or () if node.parent else ()), *(node.children or ())]
         named = [each for each in siblings if each.name.rpartition(".")[0] == address and each is not node]
         live = [each for each in named if each.session.status != "closed"] or named
         if len(live) == 1:
-            return live[0].id
+            found_id: int = live[0].id
+            return found_id
         if live:
             raise ToolError(f"{len(live)} agents are called {address!r}: {_listed(live)}; use one of these names")
         raise ToolError(f"no agent is called {address!r} here; list_agents names those below you")
@@ -303,7 +313,9 @@ def find(runtime: Runtime, address: Any) -> Node | None:
         node = runtime.nodes.get(int(number))
         return node if node is not None and address in (node.name, number) else None
     named = [
-        node for node in runtime.nodes.values() if address == node.session.uuid or node.name.rpartition(".")[0] == address
+        node
+        for node in runtime.nodes.values()
+        if address == node.session.uuid or node.name.rpartition(".")[0] == address
     ]
     if len(named) > 1:
         raise UnknownAgentError(f"{len(named)} agents are called {address!r}: {_listed(named)}; use one of these names")

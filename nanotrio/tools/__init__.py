@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .agents import SPAWNING, TREE_TOOLS, AgentAnswer, ChildSpec, EndTree, Tree, WaitFor
 from .aliases import argument_name, tool_name
 from .edit import edit
 from .files import read, write
@@ -27,6 +28,13 @@ from .standard import standard_tools
 from .tool import Processes, Tool, ToolContext, ToolOutput
 
 __all__ = [
+    "SPAWNING",
+    "TREE_TOOLS",
+    "AgentAnswer",
+    "ChildSpec",
+    "EndTree",
+    "Tree",
+    "WaitFor",
     "AGENT_TOOLS",
     "AgentProcesses",
     "Allow",

@@ -18,7 +18,7 @@ from ..messages import ToolSpec
 from .schema import signature_of
 from .tool import Tool, ToolContext, ToolOutput
 
-__all__ = ["AGENT_TOOLS", "SPAWNING", "AgentAnswer", "ChildSpec", "EndTree", "Tree", "WaitFor"]
+__all__ = ["TREE_TOOLS", "SPAWNING", "AgentAnswer", "ChildSpec", "EndTree", "Tree", "WaitFor"]
 
 SPAWNING = frozenset(("spawn_agent", "spawn_agents"))
 """Tools that are hidden from agents at the last level."""
@@ -192,7 +192,7 @@ def _inline(function: Callable[..., AgentAnswer]) -> Tool:
     return Tool(spec, run, signature.parse, effect=False, inline=True, function=function)
 
 
-AGENT_TOOLS: tuple[Tool, ...] = tuple(
+TREE_TOOLS: tuple[Tool, ...] = tuple(
     [
         _inline(function)
         for function in (

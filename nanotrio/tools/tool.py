@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,10 +67,8 @@ class Tool(msgspec.Struct, frozen=True):
     """
 
     spec: ToolSpec
-    run: (
-        Callable[[ToolContext, dict[str, Any]], Awaitable[ToolOutput]]
-        | Callable[[ToolContext, dict[str, Any]], ToolOutput]
-    )
+    run: Callable[[ToolContext, dict[str, Any]], Any]
+    """Awaitable, giving a ``ToolOutput``; of an ``inline`` tool plain, giving an ``agents.AgentAnswer``."""
     parse: Callable[[str], dict[str, Any]]
     """Turn the JSON text of an object into validated arguments; raises ``ToolError`` saying what is missing or wrong."""
     effect: bool = True
