@@ -44,10 +44,14 @@ def parse_url(url: str) -> Address:
     if not rest or "\0" in rest:
         raise UsageError(f"{url!r} names no file; write sqlite:PATH, as in sqlite:swarm.db")
     if rest.startswith(":"):
-        raise UsageError(f"{url!r}: a store in memory would not survive its process; name a file, as in sqlite:swarm.db")
+        raise UsageError(
+            f"{url!r}: a store in memory would not survive its process; name a file, as in sqlite:swarm.db"
+        )
     if rest.startswith("//"):
         # As in other tools' URLs: sqlite:///relative and sqlite:////absolute differ there, so say which is meant.
-        raise UsageError(f"{url!r}: write sqlite:PATH without slashes before the path, as in sqlite:/{rest.lstrip('/')}")
+        raise UsageError(
+            f"{url!r}: write sqlite:PATH without slashes before the path, as in sqlite:/{rest.lstrip('/')}"
+        )
     try:
         path = Path(rest).expanduser()
     except RuntimeError as error:

@@ -45,7 +45,9 @@ class Chains:
         for record, slot in zip(records, self._slots, strict=True):
             self._chains[slot].append(record)
             if record.prev >= record.seq:
-                raise StoreDamagedError(f"record {record.seq} of {self._place} names {record.prev} as the one before it")
+                raise StoreDamagedError(
+                    f"record {record.seq} of {self._place} names {record.prev} as the one before it"
+                )
             if record.prev >= self._stops[slot]:
                 wanted.append(record.prev)
                 slots.append(slot)

@@ -16,7 +16,7 @@ from nanotrio.stores.owner import this_process
 from nanotrio.stores.sqlite import SqliteStore
 from nanotrio.stores.tail import read_tail
 
-KILLS = int(os.environ.get("NANOTRIO_KILLS", "20"))
+KILLS = int(os.environ.get("NANOTRIO_KILLS") or 20)
 _WRITER = Path(__file__).with_name("write_until_killed.py")
 _ROOT = str(_WRITER.parents[2])
 
@@ -33,7 +33,8 @@ def _write_and_kill(path: Path, seed: int) -> int:
         heard += process.stdout.read()
     whole = len(heard) // 8
     assert whole >= acknowledgements, f"the writer ended by itself (seed {seed})"
-    return max(struct.unpack(f"<{whole}q", heard[: whole * 8]))
+    numbers: tuple[int, ...] = struct.unpack(f"<{whole}q", heard[: whole * 8])
+    return max(numbers)
 
 
 def _check_groups(records: list[Record]) -> None:
@@ -68,10 +69,8 @@ def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged
         known = tenure.last_seq
         await store.aclose()
 
-    print(f"\n{KILLS} kills", end="")
     for seed in range(KILLS):
         trio.run(look, _write_and_kill(path, seed), seed)
         if known > 100_000:
             path.unlink()
             known = 0
-    print(f", {known} records in the last file", end="")
