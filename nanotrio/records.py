@@ -260,7 +260,7 @@ Fact: TypeAlias = (
     | Closed
 )
 
-_KINDS = frozenset(kind.__struct_config__.tag for kind in Fact.__args__)  # type: ignore[attr-defined]
+_KINDS = frozenset(kind.__struct_config__.tag for kind in Fact.__args__)
 
 
 class _Facts(msgspec.Struct, array_like=True):
