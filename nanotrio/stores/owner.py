@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from .store import Owner
@@ -54,8 +55,7 @@ def state_of(owner: Owner) -> OwnerState:
 def _stat(pid: int) -> tuple[str, int] | None:
     """State letter and start time of a process, None where there is none or no ``/proc``."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+        text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
     # The second field is the command's name in parentheses, and may itself hold spaces and parentheses.
@@ -75,8 +75,7 @@ def _answers(pid: int) -> bool:
 
 def _boot_id() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return _boot_session()
 

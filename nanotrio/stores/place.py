@@ -12,8 +12,8 @@ from ..errors import NotAStoreError, StoreError
 __all__ = ["file_size", "is_absent", "make_file", "mounted_type", "network_file_system"]
 
 _NETWORK = frozenset(
-    "nfs nfs4 cifs smb3 smbfs afs ceph lustre coda ncpfs glusterfs fuse.glusterfs fuse.sshfs fuse.s3fs fuse.gcsfuse "
-    "fuse.rclone fuse.davfs fuse.ceph fuse.ceph-fuse davfs beegfs".split()
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "coda", "ceph", "lustre", "beegfs", "glusterfs", "davfs")
+    + ("fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.davfs", "fuse.ceph-fuse")
 )
 """Types that proc(5) names in ``/proc/self/mountinfo`` and whose locks or shared memory do not hold across machines."""
 
@@ -26,7 +26,7 @@ def is_absent(path: Path) -> bool:
         StoreError: the path cannot be looked at, or lies on a network file system.
     """
     try:
-        status = os.stat(path)
+        status = path.stat()
     except FileNotFoundError:
         status = None
     except OSError as error:
@@ -64,10 +64,10 @@ def make_file(path: Path) -> None:
         raise StoreError(f"cannot make a store at {path}: {error.strerror}") from error
 
 
-def file_size(path: Path | str) -> int:
+def file_size(path: Path) -> int:
     """Bytes in a file, 0 where there is none."""
     try:
-        return os.stat(path).st_size
+        return path.stat().st_size
     except OSError:
         return 0
 
@@ -76,14 +76,14 @@ def network_file_system(path: Path) -> str:
     """The type of the network file system that ``path`` lies on, or would; empty for a local or unknown one."""
     for folder in (path, *path.parents):
         try:
-            device = os.stat(folder).st_dev
+            device = folder.stat().st_dev
         except OSError:
             continue
         break
     else:
         return ""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        with Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:
             kind = mounted_type(mounts, device)
     except OSError:
         return ""

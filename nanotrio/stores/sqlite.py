@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import apsw
 import msgspec
@@ -56,13 +56,30 @@ _PAGE = 4096
 
 _FENCE = "UPDATE owner SET batch = ?1 WHERE epoch = ?2 AND batch < ?1"
 _APPEND = "INSERT INTO log (seq, body) SELECT ?1 + rowid, value FROM carray(?2)"
-_MERGE = f"""
+_MERGE = """
 INSERT INTO heads (agent, unfinished, body)
-SELECT value ->> {Head.__struct_fields__.index("agent")}, value ->> {Head.__struct_fields__.index("unfinished")}, value
-FROM carray(?1) WHERE true
+SELECT value ->> 0, value ->> 5, value FROM carray(?1) WHERE true
 ON CONFLICT (agent) DO UPDATE SET unfinished = excluded.unfinished, body = excluded.body
 """
+"""Of a ``Head``, whose stored order is fixed, field 0 is the agent and field 5 tells whether it is unfinished."""
 _FETCH = "SELECT seq, body FROM carray(?1) AS wanted CROSS JOIN log ON seq = wanted.value"
+_HEADS = {
+    # (only unfinished ones, only those of some agents): the planner needs each apart to take the right index.
+    (False, False): "SELECT body FROM heads WHERE agent > ?2 ORDER BY agent LIMIT ?1",
+    (True, False): "SELECT body FROM heads WHERE agent > ?2 AND unfinished = 1 ORDER BY agent LIMIT ?1",
+    (False, True): """
+SELECT body FROM heads WHERE agent > ?2 AND agent IN (SELECT value FROM carray(?3)) ORDER BY agent LIMIT ?1""",
+    (True, True): """
+SELECT body FROM heads WHERE agent > ?2 AND agent IN (SELECT value FROM carray(?3)) AND unfinished = 1
+ORDER BY agent LIMIT ?1""",
+}
+_MARKS = """
+SELECT heads_seq, (SELECT coalesce(max(seq), 0) FROM log), (SELECT coalesce(max(agent), 0) FROM heads) FROM mark
+"""
+_COUNT = """
+SELECT coalesce((SELECT max(seq) FROM log) - (SELECT min(seq) FROM log) + 1, 0), (SELECT count(*) FROM heads)
+"""
+"""min and max asked for together would scan the table; apart each is one look-up."""
 _SCAN = "SELECT seq, body FROM log WHERE seq > ?1 ORDER BY seq LIMIT ?2"
 
 _head_decoder = msgspec.json.Decoder(Head)
@@ -107,7 +124,8 @@ class SqliteStore:
             NotAStoreError, NewerStoreError: what is there is not for this version.
             StoreError: the path cannot be used, or ``read_only`` and nothing is there.
         """
-        path = Path(path).absolute()
+        path = Path(path)
+        path = path if path.is_absolute() else Path.cwd() / path
         exists = await trio.to_thread.run_sync(check_file, path, vfs, limiter=trio.CapacityLimiter(1))
         if read_only and not exists:
             raise StoreError(f"there is no store at {path}")
@@ -144,12 +162,7 @@ class SqliteStore:
             await trio.lowlevel.checkpoint()
             self._check_open()
             return []
-        where = ["agent > ?2"]
-        if unfinished:
-            where.append("unfinished = 1")
-        if agents is not None:
-            where.append("agent IN (SELECT value FROM carray(?3))")
-        query = f"SELECT body FROM heads WHERE {' AND '.join(where)} ORDER BY agent LIMIT ?1"
+        query = _HEADS[unfinished, agents is not None]
         bindings = (limit, after, *([] if agents is None else [apsw.carray(array.array("q", agents))]))
 
         def read(db: apsw.Connection) -> list[Head]:
@@ -179,18 +192,14 @@ class SqliteStore:
 
     async def statistics(self) -> StoreStatistics:
         """Return sizes and counts; counting heads takes a thread some milliseconds for each 100,000."""
-        # min and max together would scan the table; apart each is one look-up.
-        query = (
-            "SELECT coalesce((SELECT max(seq) FROM log) - (SELECT min(seq) FROM log) + 1, 0), "
-            "(SELECT count(*) FROM heads)"
-        )
-        records, heads = await self._read(lambda db: db.execute(query).fetchall()[0], inline=False)
+        row = await self._read(lambda db: db.execute(_COUNT).fetchall()[0], inline=False)
+        records, heads = cast("tuple[int, int]", row)
         return StoreStatistics(
             url=f"sqlite:{self.path}",
             records=records,
             heads=heads,
             size_bytes=file_size(self.path),
-            pending_bytes=file_size(f"{self.path}-wal"),
+            pending_bytes=file_size(Path(f"{self.path}-wal")),
             commits=self._commits,
             warning=self._warning,
         )
@@ -223,9 +232,7 @@ class SqliteStore:
 
     def _take(self, db: apsw.Connection, owner: Owner, takeover: bool) -> Tenure:
         row = db.execute("SELECT epoch, released, boot_id, pid, started, host FROM owner").fetchone()
-        marks = db.execute(
-            "SELECT heads_seq, (SELECT coalesce(max(seq), 0) FROM log), (SELECT coalesce(max(agent), 0) FROM heads) FROM mark"
-        ).fetchone()
+        marks = db.execute(_MARKS).fetchone()
         if row is None or marks is None:
             raise StoreDamagedError(f"{self.path} has lost its owner row; put a copy back")
         epoch, released, boot_id, pid, started, host = row

@@ -22,7 +22,7 @@ __all__ = ["APPLICATION_ID", "check_file", "connect", "explain", "make_store"]
 APPLICATION_ID = 0x6E74726F
 """``ntro``."""
 
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE owner (
   one INTEGER PRIMARY KEY CHECK (one = 1),
   epoch INTEGER NOT NULL, batch INTEGER NOT NULL, released INTEGER NOT NULL,
@@ -34,8 +34,6 @@ CREATE TABLE heads (agent INTEGER PRIMARY KEY, unfinished INTEGER NOT NULL, body
 CREATE INDEX heads_unfinished ON heads (agent) WHERE unfinished = 1;
 INSERT INTO owner VALUES (1, 0, 0, 1, '', 0, 0, '');
 INSERT INTO mark VALUES (1, 0);
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {FORMAT_VERSION};
 """
 """``log.body`` is three little-endian 64-bit integers (prev, agent, at_us) and then the record's facts in CBOR;
 ``heads.body`` is the ``Head`` as a JSON array in the order of its fields."""
@@ -89,11 +87,12 @@ def make_store(path: Path, vfs: str = "") -> None:
         raise StoreError(f"{path} cannot be written: permission denied")
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs or None)
     try:
-        with_schema = "SELECT count(*) FROM sqlite_schema"
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if not connection.execute(with_schema).get:
+            if not connection.execute("SELECT count(*) FROM sqlite_schema").get:
                 connection.execute(_SCHEMA)
+                connection.pragma("application_id", APPLICATION_ID)
+                connection.pragma("user_version", FORMAT_VERSION)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -226,7 +226,7 @@ async def _a_live_owner_is_not_disturbed(open_store: OpenStore) -> None:
             _same("the error's pid and state", (error.pid, error.state), (process.pid, "running"))
             _same("the error's text names the pid", str(process.pid) in str(error), True)
             os.kill(process.pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            await trio.to_thread.run_sync(os.waitid, os.P_PID, process.pid, os.WSTOPPED)
             error = await _raises(StoreOwnedError, "acquire of a stopped one's store", second.acquire(this_process()))
             _same("the error's state", error.state, "stopped" if sys.platform == "linux" else "running")
             await first.commit(Batch(2, _records(3, 2)))

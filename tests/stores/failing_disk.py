@@ -17,7 +17,7 @@ class FailingDisk(apsw.VFS):
         self.failures = 0
         super().__init__(name, "")
 
-    def xOpen(self, name: Any, flags: list[int]) -> FailingFile:
+    def xOpen(self, name: Any, flags: list[int]) -> FailingFile:  # noqa: N802 - the library's name
         return FailingFile(self, name, flags)
 
     def refuses(self, filename: str) -> bool:
@@ -33,7 +33,7 @@ class FailingFile(apsw.VFSFile):
         self.filename = name.filename() if isinstance(name, apsw.URIFilename) else name or ""
         super().__init__("", name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - the library's name
         if self.disk.refuses(self.filename):
             raise apsw.FullError("no space left on the pretended device")
         super().xWrite(data, offset)

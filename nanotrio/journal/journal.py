@@ -26,19 +26,19 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
 from typing import TypeAlias
 
-import msgspec
 import outcome
 import trio
 
-from .errors import ClosedError, FencedError, LimitError, StoreDamagedError, StoreError
-from .records import Content, Head, Record, encode_facts
-from .stores.store import Batch, Store, Tenure
-from .stores.tail import Tail
+from ..errors import ClosedError, FencedError, LimitError, StoreDamagedError, StoreError
+from ..records import Head, Record
+from ..stores.store import Batch, Store, Tenure
+from ..stores.tail import Tail
+from .contents import Contents
+from .limits import JournalLimits, JournalStatistics
 
-__all__ = ["Journal", "JournalLimits", "JournalStatistics"]
+__all__ = ["Journal"]
 
 _WAKE_SLICE = 256
 _RETRY_FIRST_SECONDS = 0.05
@@ -46,43 +46,6 @@ _RETRY_LAST_SECONDS = 1.0
 _NEVER = sys.maxsize
 
 _Waiters: TypeAlias = dict[trio.lowlevel.Task, int]
-
-
-class JournalLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of a journal."""
-
-    max_queued_records: int = 65_536
-    """Records appended and not yet committed; ``room`` waits at this."""
-    max_queued_bytes: int = 64 << 20
-    """The same in bytes of facts."""
-    max_batch_records: int = 8_192
-    """A batch ends with the group that reaches this."""
-    max_batch_bytes: int = 16 << 20
-    max_record_bytes: int = 512 << 20
-    """Facts of one record."""
-    gather_seconds: float = 0.02
-    """How long records gather while nobody waits for them."""
-    heads_records: int = 50_000
-    """Heads are written after so many records, so a reopen never replays many more."""
-    heads_idle_seconds: float = 2.0
-    """Heads are written when nothing was appended for so long."""
-    heads_slice: int = 512
-    """Heads in one batch."""
-    max_contents: int = 4_096
-    """Digests of shared content that are remembered."""
-
-
-class JournalStatistics(msgspec.Struct, frozen=True):
-    """Counts, for people and benchmarks."""
-
-    queued_records: int
-    queued_bytes: int
-    durable_seq: int
-    heads_seq: int
-    batches: int
-    committed_bytes: int
-    """Of facts, since this journal began."""
-    trouble: str
 
 
 class Journal:
@@ -132,12 +95,11 @@ class Journal:
         self._round: list[int] = []
         self._round_seq: int | None = None
         self._flush_seq = 0
-        self._contents: dict[bytes, int] = {}
-        self._fresh: dict[bytes, Record] = {}
+        self._contents = Contents(self.limits.max_contents)
         if tail is not None:
             self._dirty.update(tail.last_seq)
             for digest, seq in tail.contents.items():
-                self._remember(digest, seq)
+                self._contents.remember(digest, seq)
         elif tenure.heads_seq < tenure.last_seq:
             raise ValueError("records follow the last true heads: read the store's tail and hand it over")
 
@@ -188,12 +150,8 @@ class Journal:
         dirty = self._dirty
         for record in group:
             dirty.add(record.agent)
-        if self._fresh:
-            # Known from here on, not from when it was made: that group may never have been appended.
-            for digest, record in self._fresh.items():
-                if self._stands_in(group, record):
-                    self._remember(digest, record.seq)
-            self._fresh.clear()
+        if self._contents.fresh:
+            self._contents.appended(group, self.next_seq)
         self.next_seq = seq
         self._groups.append(group)
         self._queued_bytes += size
@@ -220,29 +178,7 @@ class Journal:
         at ``next_seq`` and be appended before anything is awaited. Does not checkpoint. Hashes the body: keep the
         number where the same value is used often.
         """
-        digest = blake2b(body, digest_size=16).digest()
-        seq = self._contents.pop(digest, 0)
-        if seq:
-            self._contents[digest] = seq
-            return seq
-        fresh = self._fresh.get(digest)
-        if fresh is not None and self._stands_in(group, fresh):
-            return fresh.seq
-        seq = self.next_seq + len(group)
-        fresh = Record(seq, 0, 0, at_us, encode_facts((Content(digest, body),)))
-        group.append(fresh)
-        self._fresh[digest] = fresh
-        return seq
-
-    def _stands_in(self, group: Sequence[Record], record: Record) -> bool:
-        at = record.seq - self.next_seq
-        return 0 <= at < len(group) and group[at] is record
-
-    def _remember(self, digest: bytes, seq: int) -> None:
-        self._contents.pop(digest, None)
-        self._contents[digest] = seq
-        if len(self._contents) > self.limits.max_contents:
-            del self._contents[next(iter(self._contents))]
+        return self._contents.find_or_add(body, at_us, group, self.next_seq)
 
     # Waiting.
 
