@@ -11,6 +11,7 @@ import argparse
 import datetime as dt
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 TREES = [name for name in ("nanotrio", "cli", "tests", "benchmarks", "docs") if (ROOT / name).is_dir()]
+MAX_TEST_SECONDS = 1_800
+MAX_SOAK_SECONDS = 6 * 3_600
 PACKAGES = ["nanotrio", "cli/nanotrio_cli"]
 
 CHECKS: dict[str, list[str]] = {
@@ -85,14 +88,24 @@ def read_report(path: Path, code: int) -> Counts:
 def run_tests(*, soak: bool, arguments: list[str]) -> Counts:
     """Run pytest on two processes, its output passed through."""
     environment = dict(os.environ)
-    options = ["-n", "2", "--dist", "loadgroup", "-q", "--durations", "5", "--durations-min", "2"]
+    options = ["-n", "2", "--dist", "worksteal", "-q", "--durations", "5", "--durations-min", "2"]
     if soak:
         environment["NANOTRIO_SOAK"] = "1"
         options += ["-o", "faulthandler_timeout=3600"]
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *arguments]
-        code = subprocess.run(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        ) as pytest:
+            try:
+                code = pytest.wait(MAX_SOAK_SECONDS if soak else MAX_TEST_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                print(f"the tests were ended after {error.timeout:.0f} s", flush=True)
+                return Counts(failed=1)
+            finally:
+                if pytest.poll() is None:
+                    os.killpg(pytest.pid, signal.SIGKILL)
         return read_report(report, code)
 
 
