@@ -18,19 +18,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
 from ..errors import ModelError, UnknownModelError, UsageError
 from .anthropic import ANTHROPIC_VERSION, AnthropicCodec
-from .http_model import HttpModel
 from .model import Codec, Model, Price
 from .openai_chat import OpenAIChatCodec
 from .prices import find_price, known_models
 from .script_file import load_script
 from .scripted import find_script, registered_scripts
-from .transport import Client
+
+if TYPE_CHECKING:
+    from .http_model import HttpModel
+    from .transport import Client
 
 __all__ = ["open_model"]
 
@@ -98,6 +101,8 @@ def _http_model(
     client: Client,
     price: Price | None,
 ) -> HttpModel:
+    from .http_model import HttpModel  # noqa: PLC0415 - httpx comes with it, which takes 80 ms to import
+
     own_url = environment.get(provider.url_variable, "").strip()
     url = _endpoint(provider_name, provider, own_url)
     key = environment.get(provider.key_variable, "").strip()

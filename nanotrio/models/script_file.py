@@ -29,11 +29,11 @@ What the reply is: ``reply`` (text), ``thinking`` (text), ``calls`` (an array of
 or, to try broken JSON, text), ``stop`` (``end``, ``max_tokens``, ``pause`` or ``refusal``), ``usage`` (``input``,
 ``output``, ``cache_read``, ``cache_write``; derived from sizes where it is left out), ``latency_seconds``. Or ``error``
 with ``kind`` (see ``errors.ModelErrorKind``), ``message``, ``status``, ``retry_after_seconds`` and ``times``: how often
-this rule fails, counted over all conversations; afterwards the rule no longer holds. Without ``times`` it always fails.
+this rule fails, counted over all conversations; afterwards the rule no longer holds. Without ``times`` it always fails. ``about``, in the document and in each rule, is for the reader.
 
-In texts and in the strings of arguments ``${NAME}`` stands for a group of that name, and ``${1}`` for a numbered group,
-of the rule's regular expressions (``text`` before ``result`` before ``task``); ``${last}``, ``${task}``, ``${step}`` for
-the text of the last message (or its results), the first text and the step. ``$${`` stands for ``${``.
+In texts and in the strings of arguments ``${NAME}`` stands for a group of that name, and ``${1}`` for a numbered
+group, of the rule's regular expressions (``text`` before ``result`` before ``task``); ``${last}``, ``${task}``,
+``${step}`` for the text of the last message (or its results), the first text and the step. ``$${`` stands for ``${``.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def load_script(path: str | Path) -> ScriptedModel:
 
 def _read(place: str) -> str:
     try:
-        with open(place, "rb") as file:  # noqa: PTH123 - Path adds nothing here
+        with Path(place).open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read the script {place}: {error.strerror}") from error
