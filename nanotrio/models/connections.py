@@ -188,7 +188,7 @@ class Loan:
     def finish(self) -> None:
         """The exchange is complete: keep the connection where both sides would, and free the slot."""
         connection, slots = self._connection, self._slots
-        if connection is None or slots is None or connection.machine.our_state is not h11.DONE:
+        if connection is None or slots is None or connection.machine.trailing_data[0]:
             self.drop()
             return
         try:

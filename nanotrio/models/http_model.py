@@ -69,13 +69,14 @@ class HttpModel:
         ``idle_seconds`` bounds each silence of the server; comments in the stream end a silence. Where the server
         tells no usage at all, it is estimated from the sizes of request and reply, three bytes a token.
         """
+        decoder = self.codec.decoder()
         try:
             async with post(self._client, self._url, self._headers, body, idle_seconds=idle_seconds) as answer:
                 if answer.status != _OK or "json" in answer.headers.get("content-type", ""):
                     raise await self._refusal(answer)
-                reply = await self._read(answer, self.codec.decoder(), emit)
+                reply = await self._read(answer, decoder, emit)
         except ModelError as error:
-            raise self._told(error) from error.__cause__
+            raise self._told(error, _usage_seen(decoder)) from error.__cause__
         if reply.usage == Usage():
             return Reply(reply.parts, reply.stop, _estimate(body, reply))
         return reply
@@ -119,7 +120,7 @@ class HttpModel:
             retry_after_seconds=retry_after_seconds(answer.headers, now_unix()),
         )
 
-    def _told(self, error: ModelError) -> ModelError:
+    def _told(self, error: ModelError, usage: object) -> ModelError:
         """``error`` as a person is to read it: the model named, secrets out, advice added."""
         text = str(error)
         for secret, label in self._secrets.items():
@@ -130,8 +131,17 @@ class HttpModel:
             kind=error.kind,
             status=error.status,
             retry_after_seconds=error.retry_after_seconds,
-            usage=error.usage,
+            usage=usage if error.usage is None else error.usage,
         )
+
+
+def _usage_seen(decoder: Decoder) -> object:
+    """What the part of a reply that came has cost: a decoder tells it when it is cut off."""
+    try:
+        decoder.receive_eof()
+    except ModelError as error:
+        return error.usage
+    return None
 
 
 def _estimate(body: bytes, reply: Reply) -> Usage:
