@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import select
 import ssl
-from collections.abc import AsyncIterable, Callable
+from collections.abc import Callable
 from typing import TypeAlias
 
 import h11
@@ -28,8 +28,6 @@ __all__ = ["ConnectionPool", "Loan", "Origin", "TimedOutError"]
 
 Origin: TypeAlias = tuple[str, str, int]
 """Scheme, host and port."""
-
-Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 _READ_BYTES = 65_536
 _MAX_HEADER_BYTES = 65_536
@@ -135,7 +133,7 @@ class Loan:
             tcp.socket.close()
             raise
 
-    async def send(self, request: h11.Request, body: AsyncIterable[bytes], seconds: float) -> None:
+    async def send(self, request: h11.Request, body: bytes, seconds: float) -> None:
         """Send a request whole.
 
         Raises:
@@ -143,11 +141,8 @@ class Loan:
         """
         connection = self._current()
         data = connection.machine.send(request) or b""
-        async for chunk in body:
-            data += connection.machine.send(h11.Data(data=chunk)) or b""
-            if len(data) >= _READ_BYTES:
-                await connection.send(data, seconds)
-                data = b""
+        if body:
+            data += connection.machine.send(h11.Data(data=body)) or b""
         data += connection.machine.send(h11.EndOfMessage()) or b""
         await connection.send(data, seconds)
 

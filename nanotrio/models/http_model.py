@@ -61,7 +61,7 @@ class HttpModel:
         self._advice = dict(advice or {})
 
     def __repr__(self) -> str:
-        return f"<HttpModel {self.name} at {self._url}>"
+        return f"<HttpModel {self.name}>"
 
     async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:
         """Send ``body`` once and return the whole reply; see ``model.Model``.
@@ -100,7 +100,7 @@ class HttpModel:
 
     async def _refusal(self, answer: Answer) -> ModelError:
         """The error that a response without a stream stands for."""
-        data = await answer.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
+        data = self._redacted((await answer.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)).decode(errors="replace"))
         try:
             name, message = error_of(msgspec.json.decode(data))
         except (msgspec.DecodeError, RecursionError):
@@ -120,11 +120,14 @@ class HttpModel:
             retry_after_seconds=retry_after_seconds(answer.headers, now_unix()),
         )
 
-    def _told(self, error: ModelError, usage: object) -> ModelError:
-        """``error`` as a person is to read it: the model named, secrets out, advice added."""
-        text = str(error)
+    def _redacted(self, text: str) -> str:
         for secret, label in self._secrets.items():
             text = text.replace(secret, f"[{label}]")
+        return text
+
+    def _told(self, error: ModelError, usage: object) -> ModelError:
+        """``error`` as a person is to read it: the model named, secrets out, advice added."""
+        text = self._redacted(str(error))
         advice = self._advice.get(error.kind)
         return ModelError(
             f"{self.name}: {text}" + (f"; {advice}" if advice else ""),

@@ -18,6 +18,8 @@ https://openrouter.ai/docs/use-cases/reasoning-tokens (``reasoning``).
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,12 +92,23 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+_MAX_ID = 40
+_REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def _call_id(call_id: str) -> str:
+    """Return an id as the API takes it, alike for a call and its result: other servers write longer ones."""
+    if len(call_id) <= _MAX_ID:
+        return call_id
+    return "call_" + hashlib.blake2b(call_id.encode(), digest_size=16).hexdigest()
+
+
 def _result(result: ToolResult) -> bytes:
     # There is no mark for an error, and some servers refuse empty content.
     content = result.content or "(no output)"
     if result.is_error and content[:5].lower() != "error":
         content = f"Error: {content}"
-    return _encode({"role": "tool", "tool_call_id": result.call_id, "content": content})
+    return _encode({"role": "tool", "tool_call_id": _call_id(result.call_id), "content": content})
 
 
 def _assistant(message: Message, *, keep_thinking: bool) -> bytes:
@@ -112,7 +125,11 @@ def _assistant(message: Message, *, keep_thinking: bool) -> bytes:
         if thinking:
             sent["reasoning_content"] = thinking
         sent["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": _call_id(call.id),
+                "type": "function",
+                "function": {"name": _REFUSED.sub("_", call.name)[:64] or "_", "arguments": call.arguments},
+            }
             for call in calls
         ]
     return _encode(sent) if text or calls else b""

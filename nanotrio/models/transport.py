@@ -7,6 +7,7 @@ imports httpx. Proxies from the environment are not supported; a base URL may po
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -35,7 +36,7 @@ class TrioTransport(httpx.AsyncBaseTransport):
     """Carries httpx requests over Trio, HTTP/1.1, at most ``max_connections`` at once to one origin.
 
     A request beyond that waits for a slot, for as long as its caller allows. The read timeout of a request is the
-    longest silence, not the whole time. ``ca_file`` replaces the bundle of certificate authorities.
+    longest silence, not the whole time, and a request's body is sent whole. ``ca_file`` replaces the bundle of certificate authorities.
     """
 
     def __init__(
@@ -84,13 +85,18 @@ class TrioTransport(httpx.AsyncBaseTransport):
             await loan.open(origin, seconds_or_forever(timeouts.get("connect")))
         except TimedOutError as error:
             raise httpx.ConnectTimeout(str(error), request=request) from error
-        except (OSError, trio.BrokenResourceError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # a host name may be no text for DNS
             raise httpx.ConnectError(_cause(error), request=request) from error
-        if not isinstance(request.stream, httpx.AsyncByteStream):
-            raise httpx.UnsupportedProtocol("a request's body must be bytes or an async stream", request=request)
+        body = await request.aread()
         head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
         with _translated(request):
-            await loan.send(head, request.stream, seconds_or_forever(timeouts.get("write")))
+            try:
+                await loan.send(head, body, seconds_or_forever(timeouts.get("write")))
+            except trio.BrokenResourceError:
+                # A server that refuses a request in the middle of it has often said why before it closed.
+                with contextlib.suppress(h11.RemoteProtocolError, trio.BrokenResourceError):
+                    return await loan.receive_head(read_seconds)
+                raise
             return await loan.receive_head(read_seconds)
 
     async def aclose(self) -> None:
@@ -223,7 +229,10 @@ async def post(
             came for ``idle_seconds``, at any point until the block is left.
     """
     timeout = httpx.Timeout(idle_seconds, connect=min(_CONNECT_SECONDS, idle_seconds), pool=None)
-    request = client.build_request("POST", url, headers=dict(headers), content=body, timeout=timeout)
+    try:
+        request = client.build_request("POST", url, headers=dict(headers), content=body, timeout=timeout)
+    except httpx.InvalidURL as error:
+        raise ModelError(f"the model's address is not valid: {error}", kind="rejected") from error
     place = f"{request.url.scheme}://{request.url.netloc.decode()}"
     try:
         response = await client.send(request, stream=True)

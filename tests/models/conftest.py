@@ -140,7 +140,7 @@ class Server:
                         data = await stream.receive_some(65536)
                         if not data:
                             return
-                        machine.receive_data(data)
+                        machine.receive_data(bytes(data))
                     elif isinstance(event, h11.Request):
                         request = event
                     elif isinstance(event, h11.Data):

@@ -200,7 +200,9 @@ def test_a_surrogate_pair_cut_over_two_events_is_joined(decode: Callable[..., tu
 
 CONVERSATION = [
     Message("user", (Text("hi"),)),
-    Message("assistant", (Thinking("t", "sig=="), Thinking("", "", "opaque"), ToolCall("c1", "bash", '{"a":1}')), MODEL),
+    Message(
+        "assistant", (Thinking("t", "sig=="), Thinking("", "", "opaque"), ToolCall("c1", "bash", '{"a":1}')), MODEL
+    ),
     Message("user", (ToolResult("c1", "out"), Text("and more"))),
     Message("assistant", (Text("done"),), MODEL),
     Message("user", (Text("again"),)),

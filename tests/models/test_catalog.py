@@ -39,7 +39,7 @@ def test_a_base_url_is_taken_with_and_without_its_version(provider: str, url: st
     ("name", "words"),
     [
         ("claude-sonnet-4-5", "lacks its provider.*did you mean anthropic/claude-sonnet-4-5"),
-        ("gpt-4o", "did you mean openai/gpt-4o|did you mean openai-chat/gpt-4o"),
+        ("gpt-4o", "did you mean openai-chat/gpt-4o"),
         ("anthropic", "lacks its provider"),
         ("anthropic/", "lacks its provider"),
         ("antropic/claude-sonnet-4-5", "no provider 'antropic'.*did you mean anthropic/claude-sonnet-4-5"),

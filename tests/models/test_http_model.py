@@ -101,7 +101,9 @@ def test_a_refusal_says_what_to_do_without_secrets(
     trio.run(main)
 
 
-@pytest.mark.parametrize(("more", "seconds"), [("retry-after: 3\r\n", 3.0), ("retry-after-ms: 500\r\n", 0.5), ("", None)])
+@pytest.mark.parametrize(
+    ("more", "seconds"), [("retry-after: 3\r\n", 3.0), ("retry-after-ms: 500\r\n", 0.5), ("", None)]
+)
 def test_the_stated_time_comes_with_the_error(serve: Serve, more: str, seconds: float | None) -> None:
     async def main() -> None:
         handler = lambda served: served.answer(b"busy", status=429, kind="text/plain", more=more)  # noqa: E731
@@ -176,6 +178,42 @@ def test_an_address_where_nobody_listens_is_named() -> None:
             with pytest.raises(ModelError, match=r"cannot reach http://127.0.0.1:9 .*ANTHROPIC_BASE_URL") as caught:
                 await ask(anthropic(client, "http://127.0.0.1:9"))
             assert caught.value.kind == "unreachable"
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("host", ["x" * 70, "no-such-host.invalid", "a..b"])
+def test_a_host_that_cannot_be_looked_up_is_unreachable(host: str) -> None:
+    async def main() -> None:
+        async with open_client({}) as client:
+            with pytest.raises(ModelError) as caught:
+                await ask(anthropic(client, f"http://{host}/"))
+            assert caught.value.kind in ("unreachable", "rejected")
+            assert "\n" not in str(caught.value)
+
+    trio.run(main)
+
+
+def test_a_refusal_before_the_request_was_read_is_told(serve: Serve) -> None:
+    data = b'{"error":{"message":"request too large"}}'
+    response = b"HTTP/1.1 413 X\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(data) + data
+
+    async def early(stream: trio.SocketStream) -> None:
+        await stream.receive_some(1000)
+        await stream.send_all(response)
+        await stream.send_eof()
+        await trio.sleep(0.05)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, early, 0)
+            async with open_client({}) as client:
+                model = anthropic(client, f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}")
+                large = Message("user", (Text("x" * 20_000_000),))
+                with pytest.raises(ModelError) as caught:
+                    await model.attempt(body(model, large), None, idle_seconds=5)
+                assert caught.value.kind in ("too_long", "transient")  # a reset may overtake the answer
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
 

@@ -105,9 +105,7 @@ def test_usage_may_come_with_the_last_content_or_after_it(
 ) -> None:
     body = openai_stream(chunk({"content": "hi"}), *tail)
     for ending in (b"", DONE):
-        assert decode(OpenAIChatDecoder(), [body + ending])[1] == Reply(
-            (Text("hi!"),), "end", Usage(20, 30, 100, 0)
-        )
+        assert decode(OpenAIChatDecoder(), [body + ending])[1] == Reply((Text("hi!"),), "end", Usage(20, 30, 100, 0))
 
 
 def test_a_server_without_usage_ends_with_done(
@@ -302,3 +300,24 @@ def test_thinking_of_another_model_and_empty_messages_are_left_out() -> None:
 def test_the_name_of_the_bound_follows_the_server() -> None:
     head = OpenAIChatCodec(limit_field="max_tokens").encode_head("openai-chat/a/b", "", [], 7)
     assert head == b'{"model":"a/b","max_tokens":7,"stream":true,"stream_options":{"include_usage":true},"messages":['
+
+
+def test_foreign_ids_and_names_are_made_acceptable_alike_in_call_and_result() -> None:
+    codec = OpenAIChatCodec()
+    call_id = "call_" + "x" * 60
+    asked = json.loads(codec.encode_message(Message("assistant", (ToolCall(call_id, "a b", "{}"),)), MODEL))
+    answered = json.loads(codec.encode_message(Message("user", (ToolResult(call_id, "x"),)), MODEL))
+    assert asked["tool_calls"][0]["id"] == answered["tool_call_id"]
+    assert len(answered["tool_call_id"]) <= 40
+    assert asked["tool_calls"][0]["function"]["name"] == "a_b"
+
+
+def test_arguments_of_five_megabytes_are_a_problem_not_a_crash(
+    openai_stream: Callable[..., bytes], decode: Callable[..., tuple[list[Delta], Reply]]
+) -> None:
+    pieces = [piece(0, '{"a":"', id="x", name="f"), *(piece(0, "y" * 50_000) for _ in range(100)), piece(0, '"}')]
+    body = openai_stream(*(chunk({"tool_calls": [part]}) for part in pieces), chunk({}, "tool_calls")) + DONE
+    (call,) = decode(OpenAIChatDecoder(), [body])[1].parts
+    assert isinstance(call, ToolCall)
+    assert call.arguments == "{}"
+    assert "longer than" in call.problem

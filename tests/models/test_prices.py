@@ -24,10 +24,14 @@ def test_a_price_is_found_by_name_and_by_dated_name(name: str) -> None:
 
 def test_an_exact_dated_name_goes_before_the_undated() -> None:
     assert find_price("openai-chat/gpt-4o-2024-05-13") == Price(5_000, 15_000, 5_000, 5_000)
-    assert find_price("openai-chat/gpt-4o-2024-08-06") == find_price("openai/gpt-4o") == Price(2_500, 10_000, 1_250, 2_500)
+    assert (
+        find_price("openai-chat/gpt-4o-2024-08-06") == find_price("openai/gpt-4o") == Price(2_500, 10_000, 1_250, 2_500)
+    )
 
 
-@pytest.mark.parametrize("name", ["anthropic/claude-nine", "openai-chat/llama3", "scripted/echo", "gpt-4o", "", "/", "x/"])
+@pytest.mark.parametrize(
+    "name", ["anthropic/claude-nine", "openai-chat/llama3", "scripted/echo", "gpt-4o", "", "/", "x/"]
+)
 def test_an_unknown_price_is_none(name: str) -> None:
     assert find_price(name) is None
 

@@ -89,7 +89,9 @@ def test_a_list_answers_by_step_and_its_errors_come_once() -> None:
 
 
 def test_calls_get_ids_that_no_other_step_has() -> None:
-    model = ScriptedModel(lambda _: reply_calls(("bash", {"command": "ls"}), ("bash", "{broken"), text="x", thinking="h"))
+    model = ScriptedModel(
+        lambda _: reply_calls(("bash", {"command": "ls"}), ("bash", "{broken"), text="x", thinking="h")
+    )
     first, second = ask(model, TALK[:1]), ask(model, TALK)
     ids = [part.id for reply in (first, second) for part in reply.parts if isinstance(part, ToolCall)]
     assert len(set(ids)) == 4

@@ -31,7 +31,7 @@ def parse(*chunks: bytes) -> list[tuple[bytes, bytes]]:
         (b"data: [DONE]\n\n", [(b"", b"[DONE]")]),
         (b"id: 1\nretry: 10\nnonsense\ndata: x\n\n", [(b"", b"x")]),
         (b"data\n\n", [(b"", b"")]),
-        (b"data: {\"a\":\"b:c\"}\n\n", [(b"", b'{"a":"b:c"}')]),
+        (b'data: {"a":"b:c"}\n\n', [(b"", b'{"a":"b:c"}')]),
         (b"data: unfinished\n", []),
         (b"data: caf\xc3\xa9\x0b\x85\xe2\x80\xa8\n\n", [(b"", b"caf\xc3\xa9\x0b\x85\xe2\x80\xa8")]),
         (b"", []),
