@@ -101,7 +101,7 @@ def _http_model(
     client: Client,
     price: Price | None,
 ) -> HttpModel:
-    from .http_model import HttpModel  # noqa: PLC0415 - httpx comes with it, which takes 80 ms to import
+    from .http_model import HttpModel
 
     own_url = environment.get(provider.url_variable, "").strip()
     url = _endpoint(provider_name, provider, own_url)

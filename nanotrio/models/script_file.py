@@ -1,10 +1,10 @@
-"""Scripted models from a file, ``scripted:FILE``: a JSON document of rules.
+r"""Scripted models from a file, ``scripted:FILE``: a JSON document of rules.
 
 ::
 
     {
       "rules": [
-        {"text": "list (?P<what>\\\\w+)", "calls": [{"name": "bash", "arguments": {"command": "ls ${what}"}}]},
+        {"text": "list (?P<what>\\w+)", "calls": [{"name": "bash", "arguments": {"command": "ls ${what}"}}]},
         {"result": "No such file", "reply": "There is no such folder."},
         {"task": "flaky", "error": {"kind": "transient", "message": "overloaded", "times": 2}},
         {"step": 0, "reply": "Hello, you said: ${last}"},
@@ -29,7 +29,8 @@ What the reply is: ``reply`` (text), ``thinking`` (text), ``calls`` (an array of
 or, to try broken JSON, text), ``stop`` (``end``, ``max_tokens``, ``pause`` or ``refusal``), ``usage`` (``input``,
 ``output``, ``cache_read``, ``cache_write``; derived from sizes where it is left out), ``latency_seconds``. Or ``error``
 with ``kind`` (see ``errors.ModelErrorKind``), ``message``, ``status``, ``retry_after_seconds`` and ``times``: how often
-this rule fails, counted over all conversations; afterwards the rule no longer holds. Without ``times`` it always fails. ``about``, in the document and in each rule, is for the reader.
+this rule fails, counted over all conversations; afterwards the rule no longer holds. Without ``times`` it always fails.
+``about``, in the document and in each rule, is for the reader.
 
 In texts and in the strings of arguments ``${NAME}`` stands for a group of that name, and ``${1}`` for a numbered
 group, of the rule's regular expressions (``text`` before ``result`` before ``task``); ``${last}``, ``${task}``,

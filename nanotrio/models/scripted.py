@@ -228,7 +228,7 @@ class ScriptedModel:
     def __repr__(self) -> str:
         return f"<ScriptedModel {self.name}>"
 
-    async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:
+    async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:  # noqa: ARG002 - the protocol's
         """Ask the script; see ``model.Model``. Checkpoints before it does; a silence is never too long here."""
         if self._latency_seconds > 0:
             await trio.sleep(self._latency_seconds)

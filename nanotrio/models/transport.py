@@ -36,14 +36,19 @@ class TrioTransport(httpx.AsyncBaseTransport):
     """Carries httpx requests over Trio, HTTP/1.1, at most ``max_connections`` at once to one origin.
 
     A request beyond that waits for a slot, for as long as its caller allows. The read timeout of a request is the
-    longest silence, not the whole time, and a request's body is sent whole. ``ca_file`` replaces the bundle of certificate authorities.
+    longest silence, not the whole time, and a request's body is sent whole. ``ca_file`` replaces the bundle of
+    certificate authorities.
     """
 
     def __init__(
         self, *, max_connections: int = 1_000, keepalive_seconds: float = 30.0, ca_file: str | None = None
     ) -> None:
         def make_tls_context() -> ssl.SSLContext:
-            return httpx.create_ssl_context() if ca_file is None else ssl.create_default_context(cafile=ca_file)
+            return (
+                httpx.create_ssl_context(trust_env=False)
+                if ca_file is None
+                else ssl.create_default_context(cafile=ca_file)
+            )
 
         self.pool = ConnectionPool(
             max_connections=max_connections, keepalive_seconds=keepalive_seconds, make_tls_context=make_tls_context

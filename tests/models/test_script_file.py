@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from trio.testing import MockClock
 
 from nanotrio.errors import ModelError, UsageError
 from nanotrio.messages import Message, Text, Thinking, ToolCall, ToolResult, Usage
-from nanotrio.models import Model, Price, Reply, load_script
+from nanotrio.models import Model, Price, Reply, load_script, script_file
 
 ASKED = Message("assistant", (ToolCall("c", "bash", "{}"),), "x")
 
@@ -123,6 +124,16 @@ def test_a_malformed_file_is_named_with_the_place(text: str, words: str, tmp_pat
         load_script(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_example_in_the_documentation_is_a_script(tmp_path: Path) -> None:
+    assert script_file.__doc__ is not None
+    example = script_file.__doc__.partition("::\n")[2].partition("The first rule")[0]
+    path = tmp_path / "example.json"
+    path.write_text(textwrap.dedent(example))
+    model = load_script(path)
+    assert ask(model, "list docs").parts == (ToolCall("call_0_0", "bash", '{"command":"ls docs"}'),)
+    assert ask(model, "hi").parts == (Text("Hello, you said: hi"),)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ Serve = Callable[..., AbstractAsyncContextManager[Any]]
 
 
 def pool_of(client: httpx.AsyncClient) -> Any:
-    transport = client._transport  # noqa: SLF001 - httpx has no public way to it
+    transport = client._transport
     assert isinstance(transport, TrioTransport)
     return transport.pool
 
