@@ -7,15 +7,15 @@ imports httpx. Proxies from the environment are not supported; a base URL may po
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import TypeAlias
 
 import h11
-import httpx
+import httpx  # noqa: ASYNC127 - which client, and why, stands in docs/dependencies.md
 import trio
 
 from ..errors import ModelError
@@ -95,14 +95,18 @@ class TrioTransport(httpx.AsyncBaseTransport):
         body = await request.aread()
         head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
         with _translated(request):
+            broken: trio.BrokenResourceError | None = None
             try:
                 await loan.send(head, body, seconds_or_forever(timeouts.get("write")))
-            except trio.BrokenResourceError:
+            except trio.BrokenResourceError as error:
                 # A server that refuses a request in the middle of it has often said why before it closed.
-                with contextlib.suppress(h11.RemoteProtocolError, trio.BrokenResourceError):
-                    return await loan.receive_head(read_seconds)
+                broken = error
+            try:
+                return await loan.receive_head(read_seconds)
+            except (h11.RemoteProtocolError, trio.BrokenResourceError):
+                if broken is not None:
+                    raise broken from None
                 raise
-            return await loan.receive_head(read_seconds)
 
     async def aclose(self) -> None:
         """Close idle connections now, and those in use when their exchange ends."""
@@ -132,7 +136,7 @@ class _Body(httpx.AsyncByteStream):
             raise StopAsyncIteration
         return chunk
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: ASYNC910 - as the next line says
         # No checkpoint: httpx calls this on the way out of a cancelled request too.
         self._loan.drop()
 
@@ -223,6 +227,10 @@ class Answer:
                 pass
 
 
+# Reading an address takes longer than all the rest of building a request, and there are few.
+_parsed = lru_cache(maxsize=64)(httpx.URL)
+
+
 @asynccontextmanager
 async def post(
     client: Client, url: str, headers: Mapping[str, str], body: bytes, *, idle_seconds: float
@@ -235,7 +243,7 @@ async def post(
     """
     timeout = httpx.Timeout(idle_seconds, connect=min(_CONNECT_SECONDS, idle_seconds), pool=None)
     try:
-        request = client.build_request("POST", url, headers=dict(headers), content=body, timeout=timeout)
+        request = client.build_request("POST", _parsed(url), headers=dict(headers), content=body, timeout=timeout)
     except httpx.InvalidURL as error:
         raise ModelError(f"the model's address is not valid: {error}", kind="rejected") from error
     place = f"{request.url.scheme}://{request.url.netloc.decode()}"

@@ -129,6 +129,7 @@ class Server:
     async def serve_connection(self, stream: trio.abc.Stream) -> None:
         """Answer requests on one connection until either side ends it."""
         self.connections += 1
+        await trio.lowlevel.checkpoint()
         try:
             while True:
                 machine = h11.Connection(h11.SERVER)

@@ -143,6 +143,7 @@ def test_latency_passes_and_without_it_others_still_run() -> None:
 
         async def other() -> None:
             order.append("other")
+            await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other)

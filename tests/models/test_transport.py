@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx  # noqa: ASYNC127 - the client under test
 import pytest
 import trio
 
@@ -130,6 +130,7 @@ def test_no_slot_is_lost_when_requests_are_cancelled_at_random(serve: Serve) -> 
         async def caller(client: httpx.AsyncClient, url: str) -> None:
             nonlocal cancelled
             end = trio.current_time() + 1.0
+            await trio.lowlevel.checkpoint()
             while trio.current_time() < end:
                 with trio.move_on_after(chance.uniform(0, 0.006)) as scope:
                     await client.get(url)
@@ -176,6 +177,7 @@ def test_a_reset_is_an_error_of_transport(serve: Serve) -> None:
     async def handler(served: Any) -> None:
         served.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         served.stream.socket.close()
+        await trio.lowlevel.checkpoint()
 
     async def main() -> None:
         async with serve(handler) as server, open_client({}) as client:
