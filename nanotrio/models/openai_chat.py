@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -52,7 +53,10 @@ class OpenAIChatCodec:
         self._limit_field = limit_field
 
     def encode_head(self, model: str, system: str, tools: Sequence[ToolSpec], max_tokens: int) -> bytes:
-        """Return the request up to the end of the system message; ``model`` is the full name or the provider's."""
+        """Return the request up to the end of the system message; ``model`` is the full name or the provider's.
+
+        Tools are sorted by name, so that the same tools in another order give the same bytes.
+        """
         head: dict[str, Any] = {
             "model": model.removeprefix(_PREFIX),
             self._limit_field: max_tokens,
@@ -60,7 +64,7 @@ class OpenAIChatCodec:
             "stream_options": {"include_usage": True},
         }
         if tools:
-            head["tools"] = [_tool(tool) for tool in tools]
+            head["tools"] = [_tool(tool) for tool in sorted(tools, key=_name_of)]
         opening = b',"messages":['
         if system:
             opening += _encode({"role": "system", "content": system})
@@ -85,6 +89,9 @@ class OpenAIChatCodec:
     def decoder(self) -> OpenAIChatDecoder:
         """Return a fresh decoder for one response."""
         return OpenAIChatDecoder()
+
+
+_name_of = attrgetter("name")
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

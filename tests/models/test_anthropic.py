@@ -312,3 +312,9 @@ def test_what_was_decoded_is_sent_back_byte_for_byte(
     assert content[0]["signature"] == "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk="
     assert content[0]["thinking"] == "Let me look."
     assert content[3] == {"type": "tool_use", "id": "toolu_3", "name": "bash", "input": {"command": "ls"}}
+
+
+def test_tools_in_another_order_give_the_same_bytes() -> None:
+    codec = AnthropicCodec()
+    tools = [ToolSpec(name, "", {"type": "object"}) for name in ("write", "bash", "read")]
+    assert codec.encode_head(MODEL, "s", tools, 9) == codec.encode_head(MODEL, "s", tools[::-1], 9)

@@ -322,3 +322,9 @@ def test_arguments_of_five_megabytes_are_a_problem_not_a_crash(
     assert isinstance(call, ToolCall)
     assert call.arguments == "{}"
     assert "longer than" in call.problem
+
+
+def test_tools_in_another_order_give_the_same_bytes() -> None:
+    codec = OpenAIChatCodec()
+    tools = [ToolSpec(name, "", {"type": "object"}) for name in ("write", "bash", "read")]
+    assert codec.encode_head(MODEL, "s", tools, 9) == codec.encode_head(MODEL, "s", tools[::-1], 9)
