@@ -186,6 +186,21 @@ def test_damage_in_the_middle_is_loud(tmp_path: Path) -> None:
     trio.run(main)
 
 
+def test_threads_that_tools_occupy_never_starve_the_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        limiter = trio.to_thread.current_default_thread_limiter()
+        while limiter.available_tokens:
+            limiter.acquire_on_behalf_of_nowait(object())
+        with trio.fail_after(30):
+            store = await _store(tmp_path / "swarm.db")
+            await store.commit(Batch(1, _records(1, 5000)))
+            assert len(await store.scan(0, limit=10_000)) == 5000
+            assert len((await store.load([(5000, 0)]))[0]) == 5000
+            await store.aclose()
+
+    trio.run(main)
+
+
 def test_a_file_that_is_removed_or_replaced_takes_no_more_records_until_it_is_back(tmp_path: Path) -> None:
     async def main() -> None:
         path, elsewhere = tmp_path / "swarm.db", tmp_path / "moved.db"
