@@ -17,6 +17,7 @@ from .tool import ToolContext, ToolOutput
 __all__ = ["fit_output", "head_and_tail", "head_of", "open_output_file", "tail_of"]
 
 _JOINERS = frozenset("\u200c\u200d\ufe0e\ufe0f")
+_MAX_FLAGS = 1_000
 _MAX_CLUSTER = 32
 """Characters that are looked at for an edge; a longer cluster is cut anyway."""
 
@@ -85,7 +86,7 @@ def head_of(text: str, max_bytes: int) -> str:
     if len(data) <= max_bytes and len(text) <= max_bytes:
         return text
     end = len(data[:max_bytes].decode(errors="ignore"))
-    for edge in range(end, max(end - _MAX_CLUSTER, 0), -1):
+    for edge in range(end, max(end - _MAX_CLUSTER, 0) - 1, -1):
         if not _is_inside(text, edge):
             return text[:edge]
     return text[:end]
@@ -101,7 +102,7 @@ def tail_of(text: str, max_bytes: int) -> str:
     if len(data) <= max_bytes and len(text) <= max_bytes:
         return text
     start = len(text) - len(data[-max_bytes:].decode(errors="ignore"))
-    for edge in range(start, min(start + _MAX_CLUSTER, len(text))):
+    for edge in range(start, min(start + _MAX_CLUSTER, len(text)) + 1):
         if not _is_inside(text, edge):
             return text[edge:]
     return text[start:]
@@ -118,7 +119,7 @@ def _is_inside(text: str, edge: int) -> bool:
         return True
     if "\U0001f1e6" <= before <= "\U0001f1ff" and "\U0001f1e6" <= after <= "\U0001f1ff":
         start = edge
-        while start > 0 and edge - start < _MAX_CLUSTER and "\U0001f1e6" <= text[start - 1] <= "\U0001f1ff":
+        while start > 0 and edge - start < _MAX_FLAGS and "\U0001f1e6" <= text[start - 1] <= "\U0001f1ff":
             start -= 1
         return (edge - start) % 2 == 1
     return unicodedata.category(after) in ("Mn", "Me", "Mc")

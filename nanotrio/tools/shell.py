@@ -11,7 +11,7 @@ is in it is read for ``_GRACE_SECONDS`` more; if somebody still holds it then, t
 to a ``cat`` that writes what they go on printing to a file. So they neither block on a full pipe nor die of a closed
 one, and nothing here has to go on reading. They belong to the agent and end with its root.
 
-The shell writes the directory it ends in to a second pipe (descriptor 99) from an EXIT trap. A command that replaces
+The shell writes the directory it ends in to a second pipe from an EXIT trap. A command that replaces
 the shell or the trap says nothing, and then the directory stays as it was.
 """
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -120,8 +119,8 @@ async def _run(context: ToolContext, memory: _Memory, command: str, seconds: flo
     os.set_blocking(place, False)
     try:
         try:
-            script = f"cd -- {shlex.quote(start)} || exit; trap 'pwd -P 2>/dev/null >&99' EXIT; {command}"
-            child = await _start_shell(context, script, writer, {99: place_writer})
+            script = f"trap 'pwd -P 2>/dev/null >&{place_writer}' EXIT; {command}"
+            child = await _start_shell(context, script, start, writer, (place_writer,))
         finally:
             os.close(writer)
             os.close(place_writer)
@@ -195,7 +194,7 @@ async def _start_background(context: ToolContext, memory: _Memory, command: str)
     reader, writer = open_pipe()
     try:
         try:
-            child = await _start_shell(context, f"cd -- {shlex.quote(start)} || exit; {command}", writer, {})
+            child = await _start_shell(context, command, start, writer)
         finally:
             os.close(writer)
         memory.children.append(child)
@@ -206,13 +205,13 @@ async def _start_background(context: ToolContext, memory: _Memory, command: str)
     return ToolOutput(_with_notes("", notes))
 
 
-async def _start_shell(context: ToolContext, script: str, output: int, extra: dict[int, int]) -> Child:
+async def _start_shell(context: ToolContext, script: str, start: str, output: int, kept: tuple[int, ...] = ()) -> Child:
     path = _find_bash(context.environment.get("PATH", os.defpath))
     inherited = {name: value for name, value in context.environment.items() if name not in _LEFT_OUT}
     environment = join_marks(inherited | _ENVIRONMENT, context.processes.marks())
     try:
         arguments = ["bash", "--norc", "--noprofile", "-c", script]
-        child = await start_child(path, arguments, environment, output=output, extra=extra)
+        child = await start_child(path, arguments, environment, output=output, directory=start, kept=kept)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ToolError(f"bash could not be started: {why}; a very long command belongs in a file") from error

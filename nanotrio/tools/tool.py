@@ -54,7 +54,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     """The same for a repeated run of the same call."""
     tree: Any = None
     """The ``Tree`` of ``tools.agents``; used by the agents' own tools alone."""
-    state: dict[str, Any] = {}  # noqa: RUF012 - replaced by the agent's own at every call
+    state: dict[str, Any] = {}  # replaced by the agent's own at every call
     """The agent's own small memory between calls (``bash`` keeps its directory here); not durable."""
 
 
@@ -72,9 +72,9 @@ class Tool(msgspec.Struct, frozen=True):
         | Callable[[ToolContext, dict[str, Any]], ToolOutput]
     )
     parse: Callable[[str], dict[str, Any]]
-    """Turn the JSON text of an object into validated arguments; raises ``ToolError`` saying what is missing or wrong."""
+    """Turn the JSON text of an object into validated arguments; raises ``ToolError`` saying what is wrong."""
     effect: bool = True
-    """It may change something outside the tree: its intent is durable before it runs, and it is never silently run again."""
+    """It may change something outside the tree: its intent is durable first, and it is never silently run again."""
     idempotent: bool = False
     """It may be run again after a crash; it is handed the same ``idempotency_key``."""
     inline: bool = False

@@ -1,0 +1,52 @@
+"""Contexts for calls, and a call as the swarm makes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nanotrio.limits import Limits
+from nanotrio.tools import AgentProcesses, Tool, ToolContext, ToolOutput
+
+TOKEN = f"test{os.getpid()}"
+
+
+def make_context(
+    directory: Path, agent: int = 1, *, environment: dict[str, str] | None = None, **bounds: Any
+) -> ToolContext:
+    plain = {"PATH": os.environ["PATH"], "HOME": str(directory), "LANG": "C.UTF-8"}
+    return ToolContext(
+        agent=agent,
+        call_id="call_1",
+        directory=directory,
+        environment=plain | (environment or {}),
+        limits=Limits(**bounds),
+        output_directory=directory / ".outputs",
+        processes=AgentProcesses(TOKEN, agent),
+        idempotency_key="key",
+        state={},
+    )
+
+
+async def call(tool: Tool, context: ToolContext, **arguments: Any) -> ToolOutput:
+    output = tool.run(context, tool.parse(json.dumps(arguments)))
+    assert not isinstance(output, ToolOutput)
+    return await output
+
+
+def marked(context: ToolContext) -> list[int]:
+    """The living processes that carry the context's mark, found in another way than the code under test does."""
+    mark = f"NANOTRIO_AGENT={TOKEN}:{context.agent}".encode()
+    return [pid for pid, environment in environments() if mark in environment.split(b"\0")]
+
+
+def environments() -> Iterator[tuple[int, bytes]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                yield int(entry.name), (entry / "environ").read_bytes()
+            except OSError:
+                continue
