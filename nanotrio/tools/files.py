@@ -77,7 +77,7 @@ def read_whole(place: Path) -> bytes:
         ToolError: it cannot be read, or is longer than ``MAX_WHOLE_BYTES``.
     """
     descriptor, status = open_regular(place)
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         if status.st_size <= MAX_WHOLE_BYTES:
             data = file.read(MAX_WHOLE_BYTES + 1)
             if len(data) <= MAX_WHOLE_BYTES:
@@ -86,7 +86,8 @@ def read_whole(place: Path) -> bytes:
 
 
 def _write_text(place: Path, content: str) -> str:
-    encoding = _kept_encoding(place, content) if os.path.exists(place) else UTF8
+    is_there = os.path.exists(place)  # noqa: PTH110 - Path's raises where a name is too long
+    encoding = _kept_encoding(place, content) if is_there else UTF8
     data = encoding.encode(content.removeprefix("\ufeff") if encoding.mark else content)
     is_new = replace_file(place, data)
     return f"{'created' if is_new else 'replaced'} {shown(place)}: {len(data):,} bytes"
@@ -111,7 +112,7 @@ class _Line(msgspec.Struct, gc=False):
 
 
 def _read_page(descriptor: int, place: Path, offset: int, limit: int, max_bytes: int) -> str:
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         sample = file.read(_SAMPLE_BYTES)
         file.seek(0)
         if not sample:

@@ -133,7 +133,7 @@ def _note(size_bytes: int, path: Path, *, whole: bool) -> str:
 def _write_all(context: ToolContext, text: str) -> Path:
     descriptor, path = open_output_file(context)
     try:
-        with open(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode())
     except OSError as error:
         raise ToolError(f"the full output could not be written to {path}: {error.strerror}") from error

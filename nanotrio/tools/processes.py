@@ -22,6 +22,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 import trio
@@ -165,7 +166,7 @@ class _Seen(msgspec.Struct, gc=False):
 def _kill_once(marks: Mapping[bytes, int], groups: Mapping[int, int]) -> list[tuple[int, str]]:
     """Kill all that belongs to the marks and groups, and say what still lives, with its owner."""
     remaining: list[tuple[int, str]] = []
-    if not os.path.isdir("/proc/self"):
+    if not Path("/proc/self").exists():
         return _kill_groups(groups)
     for seen in _processes():
         owner = groups.get(seen.group, groups.get(seen.session))
@@ -225,7 +226,7 @@ def _find_open(link: str) -> list[tuple[int, str]]:
             continue
         try:
             with os.scandir(f"/proc/{seen.pid}/fd") as entries:
-                is_open = any(os.readlink(entry.path) == link for entry in entries)
+                is_open = any(os.readlink(entry.path) == link for entry in entries)  # noqa: PTH115 - many, and a Path each costs more
         except OSError:
             continue
         if is_open:
@@ -236,14 +237,14 @@ def _find_open(link: str) -> list[tuple[int, str]]:
 def _processes() -> Iterable[_Seen]:
     """Read the process table (proc(5)); processes that end meanwhile are passed over."""
     try:
-        names = os.listdir("/proc")
+        names = os.listdir("/proc")  # noqa: PTH208 - names are all we need
     except OSError:
         return
     for name in names:
         if not name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - thousands, in one look
                 stat = file.read(1024)
         except OSError:
             continue
@@ -258,8 +259,7 @@ def _processes() -> Iterable[_Seen]:
 def _marks_of(pid: int) -> tuple[bytes, ...]:
     """Return the marks in a process's environment, outermost first."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = file.read()
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or another user's
         return ()
     key = MARK.encode() + b"="

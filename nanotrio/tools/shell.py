@@ -85,9 +85,9 @@ class _Memory(msgspec.Struct):
 async def bash(
     context: ToolContext,
     command: str,
-    timeout: int = 120_000,  # noqa: ASYNC109 - the model's word
+    timeout: int = 120_000,
     description: str = "",  # noqa: ARG001 - for the person who reads along
-    run_in_background: bool = False,  # noqa: FBT001, FBT002 - given by name, from JSON
+    run_in_background: bool = False,
 ) -> ToolOutput:
     """Run a command in bash.
 
@@ -251,10 +251,10 @@ def _memory_of(context: ToolContext) -> _Memory:
 
 def _directory_of(context: ToolContext, memory: _Memory) -> tuple[str, list[str]]:
     """Return where the next command starts, and what is to be said about it."""
-    if os.path.isdir(memory.directory):
+    if Path(memory.directory).is_dir():
         return memory.directory, []
     gone, memory.directory = memory.directory, str(context.directory)
-    if os.path.isdir(memory.directory):
+    if Path(memory.directory).is_dir():
         return memory.directory, [f"{gone} is gone; this ran in {memory.directory}"]
     raise ToolError(f"the working directory {memory.directory} does not exist; make it again or ask for another")
 

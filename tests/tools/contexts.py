@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from nanotrio.limits import Limits
-from nanotrio.tools import AgentProcesses, Tool, ToolContext, ToolOutput
+from nanotrio.tools import AgentProcesses, Tool, ToolContext, ToolOutput, reap_all
 
 TOKEN = f"test{os.getpid()}"
 
@@ -35,6 +37,23 @@ async def call(tool: Tool, context: ToolContext, **arguments: Any) -> ToolOutput
     output = tool.run(context, tool.parse(json.dumps(arguments)))
     assert not isinstance(output, ToolOutput)
     return await output
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Wait until something another process does has come true."""
+    with trio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - the other process has no Event
+            await trio.sleep(0.02)
+
+
+async def reap(*contexts: ToolContext, max_seconds: float = 5) -> list[tuple[str, ...]]:
+    """End the processes of the contexts and return, for each, what remains."""
+    return await reap_all((processes_of(context) for context in contexts), max_seconds)
+
+
+def processes_of(context: ToolContext) -> AgentProcesses:
+    assert isinstance(context.processes, AgentProcesses)
+    return context.processes
 
 
 def marked(context: ToolContext) -> list[int]:

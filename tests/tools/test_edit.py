@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import codecs
-import os
 import stat
 from pathlib import Path
 
@@ -22,6 +21,10 @@ async def edited(directory: Path, data: bytes, old: str, new: str, *, replace_al
     context = make_context(directory)
     await call(edit, context, path="f", old_string=old, new_string=new, replace_all=replace_all)
     return (directory / "f").read_bytes()
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ async def test_the_result_says_where_and_nothing_else_is_left_behind(tmp_path: P
     output = await call(edit, context, file_path="f", old_str="a", new_str="c", replaceAll=True)
 
     assert output.content == f"changed {tmp_path}/f in 2 places (lines 1, 3)"
-    assert os.listdir(tmp_path) == ["f"]
+    assert names_in(tmp_path) == ["f"]
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o640
 
 

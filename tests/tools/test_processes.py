@@ -10,17 +10,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from nanotrio.tools import AgentProcesses, bash, find_leftovers, reap_all
+from nanotrio.tools import AgentProcesses, bash, find_leftovers
 from nanotrio.tools.processes import MARK, join_marks
-from tests.tools.contexts import TOKEN, call, make_context, marked
+from tests.tools.contexts import TOKEN, call, environments, eventually, make_context, marked, processes_of, reap
 
 
 async def until_marked(count: int, *agents: int) -> None:
     wanted = {f"{MARK}={TOKEN}:{agent}".encode() for agent in agents}
-    with trio.fail_after(10):
-        while len([leftover for leftover in await find_leftovers(TOKEN) if leftover.agent in agents]) < count:
-            await trio.sleep(0.02)
-    assert wanted
+    await eventually(lambda: sum(bool(wanted & set(value.split(b"\0"))) for _, value in environments()) >= count)
 
 
 async def test_what_left_its_group_and_lost_its_parent_is_found_by_its_mark(tmp_path: Path) -> None:
@@ -30,7 +27,7 @@ async def test_what_left_its_group_and_lost_its_parent_is_found_by_its_mark(tmp_
     )
     await until_marked(2, 41)
 
-    assert await context.processes.reap(5) == ()
+    assert await reap(context) == [()]
     assert marked(context) == []
 
 
@@ -38,11 +35,9 @@ async def test_what_cleared_its_environment_is_found_by_its_group(tmp_path: Path
     context = make_context(tmp_path, 42)
     output = await call(bash, context, command="env -i sleep 600 >/dev/null 2>&1 & echo $!")
     pid = int(output.content)
-    with trio.fail_after(10):
-        while Path(f"/proc/{pid}/cmdline").read_bytes() != b"sleep\x00600\x00":
-            await trio.sleep(0.02)
+    await eventually(lambda: Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00600\x00")
 
-    assert await context.processes.reap(5) == ()
+    assert await reap(context) == [()]
     assert is_gone(pid)
 
 
@@ -54,12 +49,12 @@ async def test_many_agents_are_reaped_together_and_others_are_left_alone(tmp_pat
     ended, kept = contexts[:19], contexts[19]
 
     started = time.monotonic()
-    assert await reap_all([context.processes for context in ended], 5) == [()] * 19
+    assert await reap(*ended) == [()] * 19
     assert time.monotonic() - started < 3
 
     assert not any(map(marked, ended))
     assert len(marked(kept)) == 2
-    await kept.processes.reap(5)
+    await reap(kept)
 
 
 async def test_what_forks_all_the_time_is_ended_too(tmp_path: Path) -> None:
@@ -68,7 +63,7 @@ async def test_what_forks_all_the_time_is_ended_too(tmp_path: Path) -> None:
     await call(bash, context, command=f'setsid bash -c "{script}" >/dev/null 2>&1 & true')
     await until_marked(3, 43)
 
-    assert await context.processes.reap(5) == ()
+    assert await reap(context) == [()]
     assert marked(context) == []
 
 
@@ -82,11 +77,11 @@ processes.note(int(sys.argv[1]))
 os.setuid(65534)
 print(trio.run(processes.reap, 0.2))
 """
-    theirs = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    theirs = await trio.lowlevel.open_process(["sleep", "600"], start_new_session=True)
     command = [sys.executable, "-c", script, str(theirs.pid)]
     result = await trio.run_process(command, capture_stdout=True, check=False)
     theirs.kill()
-    theirs.wait()
+    await theirs.wait()
 
     assert result.stdout.decode() == f"('process {theirs.pid} (sleep) runs as another user',)\n"
 
@@ -100,7 +95,7 @@ async def test_a_dead_swarms_processes_are_found_by_its_token(tmp_path: Path) ->
     (left,) = [leftover for leftover in await find_leftovers(TOKEN) if leftover.agent == 44]
     assert left.command == "sleep"
     assert marked(context) == [left.pid]
-    await context.processes.reap(5)
+    await reap(context)
 
 
 async def test_a_swarm_within_a_swarm_keeps_the_outer_mark(tmp_path: Path) -> None:
@@ -109,11 +104,9 @@ async def test_a_swarm_within_a_swarm_keeps_the_outer_mark(tmp_path: Path) -> No
     inner = make_context(tmp_path, 46, environment=inherited)
     assert join_marks(inherited, inner.processes.marks()) == {MARK: f"{TOKEN}:45;{TOKEN}:46"}
     output = await call(bash, inner, command="setsid sleep 600 >/dev/null 2>&1 & echo $!")
-    with trio.fail_after(10):
-        while Path(f"/proc/{int(output.content)}/comm").read_text() != "sleep\n":
-            await trio.sleep(0.02)
+    await eventually(lambda: Path(f"/proc/{int(output.content)}/comm").read_text() == "sleep\n")
 
-    assert await outer.processes.reap(5) == ()
+    assert await reap(outer) == [()]
     assert is_gone(int(output.content))
 
 
@@ -130,12 +123,11 @@ async def test_groups_are_forgotten_once_empty(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     for _ in range(3):
         await call(bash, context, command="true")
-    assert isinstance(context.processes, AgentProcesses)
-    assert context.processes.groups == frozenset()
+    assert processes_of(context).groups == frozenset()
 
     for pid in range(4_000_000, 4_000_100):  # above any number in use here, as a rule
         context.processes.note(pid)
-    assert len(context.processes.groups) <= 33
+    assert len(processes_of(context).groups) <= 33
 
 
 def is_gone(pid: int) -> bool:
