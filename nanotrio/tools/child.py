@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import signal
 import subprocess
@@ -85,16 +86,20 @@ class Child:
         return True
 
 
-def open_pipe() -> tuple[int, int]:
-    """Return a pipe (reader, writer) with numbers far above those that a script opens by number."""
+def open_pipe(stack: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
+    """Return a pipe (reader, writer), closed with ``stack`` unless it was before.
+
+    Its numbers are far above those that a script opens by number.
+
+    Raises:
+        OSError: this process may open no more files.
+    """
     reader, writer = os.pipe()
-    return _raised(reader), _raised(writer)
-
-
-def _raised(descriptor: int) -> int:
-    higher = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _KEPT_FROM)
-    os.close(descriptor)
-    return higher
+    low = [stack.enter_context(io.FileIO(reader, "r")), stack.enter_context(io.FileIO(writer, "w"))]
+    high = [fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, _KEPT_FROM) for file in low]
+    for file in low:
+        file.close()
+    return stack.enter_context(io.FileIO(high[0], "r")), stack.enter_context(io.FileIO(high[1], "w"))
 
 
 async def start_child(

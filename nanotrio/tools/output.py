@@ -26,11 +26,8 @@ async def fit_output(context: ToolContext, output: ToolOutput) -> ToolOutput:
     """Return ``output`` cleaned, and no longer than ``max_result_bytes`` in UTF-8.
 
     Of a longer one the head and the tail are kept, with a line between them that names the file which holds the
-    full text (up to ``max_output_file_bytes``). Checkpoints only when it writes that file; cancelled meanwhile, it
-    leaves the file in part.
-
-    Raises:
-        ToolError: the file could not be written.
+    full text (up to ``max_output_file_bytes``), or says why none does. Checkpoints only where there is a file to
+    write.
     """
     bound = context.limits.max_result_bytes
     content = clean_text(output.content)
@@ -38,8 +35,15 @@ async def fit_output(context: ToolContext, output: ToolOutput) -> ToolOutput:
     if size_bytes <= bound:
         return output if content is output.content else ToolOutput(content, output.is_error)
     kept = head_of(content, context.limits.max_output_file_bytes)
-    path = await trio.to_thread.run_sync(_write_all, context, kept, limiter=thread_limiter("file"))
-    note = _note(size_bytes, path, whole=len(kept) == len(content))
+    try:
+        path = await trio.to_thread.run_sync(_write_all, context, kept, limiter=thread_limiter("file"))
+    except ToolError as error:  # the tool has run: what it says matters more than where the rest would be
+        rest = str(error)
+    else:
+        most = context.limits.max_output_file_bytes
+        what = "all are" if len(kept) == len(content) else f"the first {most:,} are"
+        rest = f"{what} in {clean_text(str(path))}"
+    note = f"[... {size_bytes:,} bytes; {rest} ...]"
     return ToolOutput(head_and_tail(content, content, note, bound), output.is_error)
 
 
@@ -75,7 +79,8 @@ def head_and_tail(head: str, tail: str, note: str, max_bytes: int) -> str:
     room = max_bytes - len(between.encode())
     if room <= 0:
         return head_of(note, max_bytes)
-    return f"{head_of(head, room - room // 2)}{between}{tail_of(tail, room // 2)}"
+    first, last = head_of(head, room - room // 2), tail_of(tail, room // 2)
+    return f"{first.removesuffix(chr(10))}{between}{last.removeprefix(chr(10))}"
 
 
 def head_of(text: str, max_bytes: int) -> str:
@@ -123,11 +128,6 @@ def _is_inside(text: str, edge: int) -> bool:
             start -= 1
         return (edge - start) % 2 == 1
     return unicodedata.category(after) in ("Mn", "Me", "Mc")
-
-
-def _note(size_bytes: int, path: Path, *, whole: bool) -> str:
-    what = "full text" if whole else "beginning"
-    return f"[... {size_bytes:,} bytes in all; the {what} is in {clean_text(str(path))} ...]"
 
 
 def _write_all(context: ToolContext, text: str) -> Path:

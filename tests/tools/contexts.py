@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -14,11 +15,13 @@ from nanotrio.limits import Limits
 from nanotrio.tools import AgentProcesses, Tool, ToolContext, ToolOutput, reap_all
 
 TOKEN = f"test{os.getpid()}"
+_numbers = itertools.count(1_000)
 
 
 def make_context(
-    directory: Path, agent: int = 1, *, environment: dict[str, str] | None = None, **bounds: Any
+    directory: Path, agent: int = 0, *, environment: dict[str, str] | None = None, **bounds: Any
 ) -> ToolContext:
+    agent = agent or next(_numbers)
     plain = {"PATH": os.environ["PATH"], "HOME": str(directory), "LANG": "C.UTF-8"}
     return ToolContext(
         agent=agent,

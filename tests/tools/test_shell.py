@@ -28,6 +28,11 @@ async def test_output_and_errors_come_in_order_with_the_exit_code(tmp_path: Path
     ("command", "content", "is_error"),
     [
         ("true", "(no output)", False),
+        (
+            "echo )",
+            "bash: eval: line 1: syntax error near unexpected token `)'\nbash: eval: line 1: `echo )'\n[exit code 2]",
+            True,
+        ),
         ("", "(no output)", False),
         ("printf x # comment", "x", False),
         ("cat <<END\na b\nEND", "a b\n", False),
@@ -190,6 +195,28 @@ async def test_endless_output_is_bounded_in_memory_result_and_file(tmp_path: Pat
     assert len(output.content.encode()) <= 4_000
     assert file.stat().st_size == 100_000
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_a_result_is_given_where_its_file_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / ".outputs").write_text("in the way")
+    context = make_context(tmp_path, max_result_bytes=3_000)
+
+    long = await call(bash, context, command="yes | head -c 9000; exit 2")
+    held = await call(bash, context, command="sleep 60 & echo x")
+
+    assert re.fullmatch(
+        r"[y\n]+\n\[\.\.\. 9,000 bytes; .* could not be kept .*\]\n[y\n]+\n\[exit code 2\]", long.content
+    )
+    assert re.fullmatch(r"x\n\[still running, .*sleep.*what follows is lost: .*\]", held.content)
+    await reap(context)
+
+
+async def test_a_very_small_bound_holds_too(tmp_path: Path) -> None:
+    for bound in (1, 10, 100, 1_000):
+        content = (
+            await call(bash, make_context(tmp_path, max_result_bytes=bound), command="yes | head -c 9000; exit 2")
+        ).content
+        assert len(content.encode()) <= bound
 
 
 async def test_twenty_floods_at_once_leave_the_loop_free(tmp_path: Path) -> None:
