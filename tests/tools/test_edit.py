@@ -59,7 +59,7 @@ async def test_replace_all_gives_each_place_its_own_endings(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("data", "old", "new", "result"),
     [
-        (b"x = 1\n# caf\xe9\n", "x = 1", "x = 2", b"x = 2\n# caf\xe9\n"),
+        (b"x = 1\n# Z\xfcrich\n", "x = 1", "x = 2", b"x = 2\n# Z\xfcrich\n"),
         ("x = 1\n# 中文\n".encode("gbk"), "x = 1", "x = 2", "x = 2\n# 中文\n".encode("gbk")),
         (
             codecs.BOM_UTF16_LE + "x = 1\r\n# 👪é\r\n".encode("utf-16-le"),
@@ -84,8 +84,8 @@ async def test_other_encodings_make_the_round_trip(
 @pytest.mark.parametrize(
     ("data", "old", "new", "words"),
     [
-        (b"# caf\xe9\n", "caf\ufffd", "tea", "only plain ASCII"),
-        (b"# caf\xe9 x\n", "x", "\u00e9", "only plain ASCII"),
+        (b"# Z\xfcrich\n", "Z\ufffdrich", "tea", "only plain ASCII"),
+        (b"# Z\xfcrich x\n", "x", "\u00e9", "only plain ASCII"),
         ("丂A\n".encode("gbk"), "@", "B", "may begin inside a character"),
         (b"a\0b", "a", "c", "is a binary of 3 bytes, not text; it cannot be edited"),
         (b"a\nb\n", "c", "d", "does not occur in .*; read the file again"),

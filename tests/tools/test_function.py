@@ -11,7 +11,7 @@ import trio
 
 from nanotrio.errors import ToolError, UsageError
 from nanotrio.tools import ToolContext, ToolOutput, tool
-from tests.tools.contexts import call, make_context
+from tests.tools.contexts import call, make_context, reap
 
 
 @tool
@@ -207,11 +207,16 @@ async def test_cancelling_does_not_wait_for_a_blocked_function(tmp_path: Path) -
         started.set()
         release.wait()
 
+    context = make_context(tmp_path)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(call, block, make_context(tmp_path))
+        nursery.start_soon(call, block, context)
         await trio.to_thread.run_sync(started.wait)
         nursery.cancel_scope.cancel()
+
+    said = "a thread of the tool block has not returned, and no thread can be ended"
+    assert await reap(context, max_seconds=0.01) == [(said,)]
     release.set()
+    assert await reap(context) == [()]
 
 
 def test_what_cannot_be_told_to_a_model_is_refused_at_once() -> None:
