@@ -49,13 +49,14 @@ async def read(context: ToolContext, path: str, offset: int = 1, limit: int = 2_
         limit: how many lines to read at most.
     """
     place = resolve_path(context, path)
+    page = functools.partial(_read_page, place, max(offset, 1), max(limit, 1), context.limits.max_result_bytes)
     descriptor, status = open_regular(place)
-    page = functools.partial(
-        _read_page, descriptor, place, max(offset, 1), max(limit, 1), context.limits.max_result_bytes
-    )
     if status.st_size <= _INLINE_BYTES:
-        return page()
-    return await trio.to_thread.run_sync(page, limiter=thread_limiter("file"))
+        return page(descriptor)
+    os.close(descriptor)  # the thread opens it again, so that a call cancelled before it starts leaves nothing open
+    return await trio.to_thread.run_sync(
+        lambda: page(open_regular(place)[0]), abandon_on_cancel=True, limiter=thread_limiter("file")
+    )
 
 
 @tool(effect=True)
@@ -111,7 +112,7 @@ class _Line(msgspec.Struct, gc=False):
     size_bytes: int
 
 
-def _read_page(descriptor: int, place: Path, offset: int, limit: int, max_bytes: int) -> str:
+def _read_page(place: Path, offset: int, limit: int, max_bytes: int, descriptor: int) -> str:
     with os.fdopen(descriptor, "rb") as file:
         sample = file.read(_SAMPLE_BYTES)
         file.seek(0)
