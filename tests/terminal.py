@@ -133,6 +133,17 @@ class Terminal:
         self.wait_until(lambda: "]" in self.text().rpartition(_ENDED)[2], "the exit code", seconds=seconds)
         return int(self.text().rpartition(_ENDED)[2].partition("]")[0])
 
+    def wait_gone(self, holds: Callable[[], bool], what: str, *, seconds: float = 10.0) -> None:
+        """Wait until ``holds`` does, after the window was closed.
+
+        Raises:
+            AssertionError: it did not in time.
+        """
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+            time.sleep(0.02)
+
     def _read(self, seconds: float) -> bool:
         """Take in what has come; False once nobody can write any more."""
         if not select.select([self._master], [], [], seconds)[0]:
