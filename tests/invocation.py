@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "nanotrio_cli"]
 
 
 def environment_in(home: Path, server: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of a command: a home of its own, a server's address and key, nothing else of ours."""
+    """Return the whole environment of a command: a home, a server's address and key, and little of ours."""
     home.mkdir(parents=True, exist_ok=True)
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -40,7 +40,7 @@ KEYS = {
 
 _READY = "[the shell waits]"
 _ENDED = "[command ended with "
-# Traps are reset in the command but survive in the shell: Ctrl-C on a terminal in its usual mode ends the command alone.
+# A trap is reset in the command but stays in the shell: Ctrl-C on a terminal in its usual mode ends the command alone.
 _SHELL = f'trap : INT; printf "{_READY}"; read -r _; "$@"; printf "\\n{_ENDED}%s]" $?; read -r _'
 
 
@@ -99,7 +99,9 @@ class Terminal:
 
     def text(self) -> str:
         """What has scrolled away and what is on the screen."""
-        gone = ["".join(line[column].data for column in range(self._screen.columns)) for line in self._screen.history.top]
+        gone = [
+            "".join(line[column].data for column in range(self._screen.columns)) for line in self._screen.history.top
+        ]
         return "\n".join(line.rstrip() for line in [*gone, *self._screen.display])
 
     def settings(self) -> list[Any]:

@@ -23,7 +23,10 @@ def _before(terminal: Terminal) -> list[object]:
 
 
 def test_a_command_sees_a_terminal_and_a_person_sees_its_screen(tmp_path: Path) -> None:
-    source = "import os, sys; print(os.isatty(0), os.isatty(1), os.get_terminal_size()); print('\\x1b[31mred\\x1b[0m'); print(input('name? '))"
+    source = (
+        "import os; print(os.isatty(0), os.isatty(1), os.get_terminal_size()); "
+        "print('\\x1b[31mred\\x1b[0m'); print(input('name? '))"
+    )
     with open_terminal(_python(source), cwd=tmp_path, environment=ENVIRONMENT, rows=30, columns=100) as terminal:
         terminal.wait_for("True True", "columns=100, lines=30", "red", "name?")
         terminal.enter("Ada")
@@ -71,7 +74,9 @@ def test_what_never_appears_fails_with_the_screen(tmp_path: Path) -> None:
 
 
 def test_lines_that_scrolled_away_are_kept(tmp_path: Path) -> None:
-    with open_terminal(_python("for n in range(100): print('line', n)"), cwd=tmp_path, environment=ENVIRONMENT) as terminal:
+    with open_terminal(
+        _python("for n in range(100): print('line', n)"), cwd=tmp_path, environment=ENVIRONMENT
+    ) as terminal:
         terminal.wait_ended()
         assert "line 0\n" in terminal.text()
         assert "line 0" not in terminal.lines()

@@ -28,7 +28,7 @@ from tests.servers.server_process import ServerProcess
 
 from .ledger import Ledger, read_ledger
 
-__all__ = ["MODELS", "Kill", "Timing", "Trial", "measure", "plan", "run_trial"]
+__all__ = ["MODELS", "Kill", "Timing", "Trial", "measure", "plan", "run_trial", "summary"]
 
 MODELS = ("anthropic/claude-sonnet-4-5", "openai-chat/gpt-4.1")
 """One for each wire."""
@@ -78,7 +78,15 @@ class _Setting(msgspec.Struct, frozen=True):
     environment: Mapping[str, str]
 
     def command(self, *prompt: str) -> list[str]:
-        flags = ["--model", self.model, "--store", self.url, "--dangerously-skip-permissions", "--output-format", "json"]
+        flags = [
+            "--model",
+            self.model,
+            "--store",
+            self.url,
+            "--dangerously-skip-permissions",
+            "--output-format",
+            "json",
+        ]
         return [*COMMAND, *prompt, *flags]
 
     def start(self, *prompt: str) -> subprocess.Popen[str]:
@@ -121,7 +129,7 @@ def measure(parent: Path, server: ServerProcess, model: str) -> Timing:
 
 
 def plan(chance: random.Random, timing: Timing, number: int) -> tuple[Kill, ...]:
-    """Return the kills of trial ``number``: two of five in a step, the others at any instant; one of five kills twice."""
+    """Return the kills of trial ``number``: two of five in a step, the others at any instant; one of five twice."""
     in_step = number % 5 in (1, 3)
     if in_step:
         first = Kill(chance.uniform(0.0, 0.1), step=chance.randint(1, 3))
@@ -202,3 +210,17 @@ def _finish(setting: _Setting, crash: Ledger, trial: Trial) -> None:
                 trial.problems.append(f"the continuation ended with {result!r}")
             return
         trial.problems.append(f"the continuation ended with exit code {process.returncode}: {errors[-500:]}")
+
+
+def summary(seed: int, trials: list[Trial]) -> str:
+    """Return the counts in one line."""
+
+    def total(name: str) -> int:
+        return sum(int(getattr(trial, name)) for trial in trials)
+
+    kills = sum(len(trial.kills) for trial in trials)
+    return (
+        f"job under SIGKILL: seed {seed}, {kills} kills, {total('between')} between an intent and its result, "
+        f"{total('before')} before the prompt was durable, {total('late')} after the end; effects: "
+        f"{total('dispatched')} dispatched, {total('finished')} finished, {total('unknown')} unknown"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import counts
-from tests.crash.job_run import MODELS, Trial, measure, plan, run_trial
+from tests.crash.job_run import MODELS, Trial, measure, plan, run_trial, summary
 from tests.servers.server_process import server_process
 
 SEED = int(os.environ.get("NANOTRIO_SEED", "20"))
@@ -31,14 +31,7 @@ def test_a_killed_job_continues_to_the_same_end(tmp_path: Path, capsys: pytest.C
     done = sum(len(trial.kills) for trial in trials)
     between = sum(trial.between for trial in trials)
     with capsys.disabled():
-        print(
-            f"\njob under SIGKILL: seed {SEED}, {done} kills, {between} between an intent and its result, "
-            f"{sum(trial.before for trial in trials)} before the prompt was durable, "
-            f"{sum(trial.late for trial in trials)} after the end; effects: "
-            f"{sum(trial.dispatched for trial in trials)} dispatched, {sum(trial.finished for trial in trials)} finished, "
-            f"{sum(trial.unknown for trial in trials)} unknown",
-            file=sys.stderr,
-        )
+        sys.stderr.write(f"\n{summary(SEED, trials)}\n")
     problems = {number: (trial.kills, trial.problems) for number, trial in enumerate(trials) if trial.problems}
     assert not problems
     assert between >= done * 3 // 10

@@ -23,7 +23,9 @@ from .repository import FIXED_LINES
 
 __all__ = ["SUMMARY", "think"]
 
-SUMMARY = "All tests pass. Fixed the discount and the free shipping bound in shop/prices.py; the other modules are fine."
+SUMMARY = (
+    "All tests pass. Fixed the discount and the free shipping bound in shop/prices.py; the other modules are fine."
+)
 
 _LOG = "../effects.log"
 _STEP_SECONDS = 0.15
@@ -80,7 +82,9 @@ def _root(history: list[_Told], user_text: str) -> Iterator[tuple[str, tuple[Ask
     for name, path in _CHECKS.items():
         child = _child_id(history, f"check_{name}")
         if child is None:
-            missing.append(Ask("spawn_agent", {"name": f"check_{name}", "prompt": f"Check the file {path} and hand in a result."}))
+            missing.append(
+                Ask("spawn_agent", {"name": f"check_{name}", "prompt": f"Check the file {path} and hand in a result."})
+            )
         else:
             children[name] = child
     if missing:
@@ -111,7 +115,8 @@ def _child(name: str, path: str, history: list[_Told]) -> Iterator[tuple[str, tu
 
 def _read_well(history: list[_Told], path: str, since: int = 0) -> bool:
     return any(
-        told.call.name == "read" and told.call.arguments.get("path") == path and not told.failed for told in history[since:]
+        told.call.name == "read" and told.call.arguments.get("path") == path and not told.failed
+        for told in history[since:]
     )
 
 
@@ -143,7 +148,9 @@ def _spawn_in_doubt(history: list[_Told]) -> bool:
 
 
 def _has_ended(history: list[_Told], user_text: str, child: str) -> bool:
-    told = [told.result.text for told in history if told.call.name in ("wait_agents", "list_agents") and not told.failed]
+    told = [
+        told.result.text for told in history if told.call.name in ("wait_agents", "list_agents") and not told.failed
+    ]
     return any(child in line and "completed" in line for text in (*told, user_text) for line in _statements(text))
 
 
@@ -154,7 +161,9 @@ def _statements(text: str) -> list[str]:
 
 def _edited(history: list[_Told], before: str, after: str) -> Iterator[tuple[str, tuple[Ask, ...]]]:
     """One replacement in ``shop/prices.py``; after an unknown outcome the file is read before anything else."""
-    mine = [n for n, told in enumerate(history) if told.call.name == "edit" and told.call.arguments["old_string"] == before]
+    mine = [
+        n for n, told in enumerate(history) if told.call.name == "edit" and told.call.arguments["old_string"] == before
+    ]
     if mine and not history[mine[-1]].failed:
         return
     if mine:
@@ -170,7 +179,11 @@ def _edited(history: list[_Told], before: str, after: str) -> Iterator[tuple[str
 
 def _stepped(history: list[_Told], name: str) -> Iterator[tuple[str, tuple[Ask, ...]]]:
     """One visible effect; after an unknown outcome the log is looked at before it is asked for again."""
-    mine = [n for n, told in enumerate(history) if told.call.name == "bash" and f"end {name}." in told.call.arguments["command"]]
+    mine = [
+        n
+        for n, told in enumerate(history)
+        if told.call.name == "bash" and f"end {name}." in told.call.arguments["command"]
+    ]
     if mine and not history[mine[-1]].failed:
         return
     if mine:

@@ -34,7 +34,7 @@ class TinyHarness:
         self._client = client
         self._directory = directory
         self._wire = wire
-        self._chance = random.Random(seed)  # noqa: S311
+        self._chance = random.Random(seed)
         self._doubt = doubt
         self._agents: dict[str, str] = {}
         self.doubts = 0
@@ -57,8 +57,10 @@ class TinyHarness:
                 return text
         return "never ended"
 
-    async def _ask(self, messages: list[dict[str, Any]]) -> tuple[str, list[tuple[str, str, dict[str, Any]]], dict[str, Any]]:
-        names = "bash read edit write spawn_agent wait_agents list_agents submit_result".split()
+    async def _ask(
+        self, messages: list[dict[str, Any]]
+    ) -> tuple[str, list[tuple[str, str, dict[str, Any]]], dict[str, Any]]:
+        names = ["bash", "read", "edit", "write", "spawn_agent", "wait_agents", "list_agents", "submit_result"]
         if self._wire == "anthropic":
             tools: list[dict[str, Any]] = [{"name": name, "input_schema": {"type": "object"}} for name in names]
             body = {"model": "m", "max_tokens": 1000, "tools": tools, "messages": messages}

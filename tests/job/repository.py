@@ -101,8 +101,8 @@ class JobRepository(msgspec.Struct, frozen=True):
 
     def git(self, *arguments: str) -> str:
         """Run git here and return what it prints."""
-        done = subprocess.run(  # noqa: S603
-            ["git", *arguments],  # noqa: S607
+        done = subprocess.run(
+            ["git", *arguments],
             cwd=self.path,
             capture_output=True,
             text=True,
@@ -114,7 +114,7 @@ class JobRepository(msgspec.Struct, frozen=True):
     def tests_pass(self) -> bool:
         """Whether the repository's own tests pass."""
         command = [sys.executable, "-m", "unittest", "-q"]
-        return subprocess.run(command, cwd=self.path, capture_output=True, check=False).returncode == 0  # noqa: S603
+        return subprocess.run(command, cwd=self.path, capture_output=True, check=False).returncode == 0
 
     def effect_lines(self) -> list[str]:
         """The lines of the log of effects."""
@@ -133,7 +133,9 @@ class JobRepository(msgspec.Struct, frozen=True):
         if not self.tests_pass():
             found.append("the tests do not pass")
         lines = self.effect_lines()
-        found += [f"ran twice without the model being told: {line}" for line in sorted(set(lines)) if lines.count(line) > 1]
+        found += [
+            f"ran twice without the model being told: {line}" for line in sorted(set(lines)) if lines.count(line) > 1
+        ]
         ended = {line.split()[1].rpartition(".")[0] for line in lines if line.startswith("end ")}
         if ended != {"fixed", "stock", "labels"}:
             found.append(f"the steps that ended are {sorted(ended)}")

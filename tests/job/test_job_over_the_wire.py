@@ -20,8 +20,17 @@ def test_the_tests_pass_and_only_the_intended_lines_changed(tmp_path: Path, mode
     assert not repository.tests_pass()
     with server_process("job", tmp_path / "requests.jsonl") as server:
         done = run_command(
-            ["-p", PROMPT, "--model", model, "--store", f"sqlite:{tmp_path / 'swarm.db'}"]
-            + ["--dangerously-skip-permissions", "--output-format", "json"],
+            [
+                "-p",
+                PROMPT,
+                "--model",
+                model,
+                "--store",
+                f"sqlite:{tmp_path / 'swarm.db'}",
+                "--dangerously-skip-permissions",
+                "--output-format",
+                "json",
+            ],
             cwd=repository.path,
             environment=environment_in(tmp_path / "home", server.environment()),
         )

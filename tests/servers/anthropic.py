@@ -19,8 +19,28 @@ from .memory import Memory
 __all__ = ["error_body", "error_event", "read", "reply_body", "reply_events"]
 
 _TOP = frozenset(
-    "model messages max_tokens system tools tool_choice stream temperature top_p top_k stop_sequences metadata thinking "
-    "service_tier container context_management mcp_servers output_config output_format cache_control".split()
+    [
+        "model",
+        "messages",
+        "max_tokens",
+        "system",
+        "tools",
+        "tool_choice",
+        "stream",
+        "temperature",
+        "top_p",
+        "top_k",
+        "stop_sequences",
+        "metadata",
+        "thinking",
+        "service_tier",
+        "container",
+        "context_management",
+        "mcp_servers",
+        "output_config",
+        "output_format",
+        "cache_control",
+    ]
 )
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -32,7 +52,9 @@ def read(body: Any, memory: Memory) -> Conversation:
     only(body, _TOP, "")
     for name, kind in (("model", str), ("max_tokens", int), ("messages", list)):
         refuse_unless(name in body, f"{name}: Field required")
-        refuse_unless(isinstance(body[name], kind) and body[name] is not True, f"{name}: Input should be a {kind.__name__}")
+        refuse_unless(
+            isinstance(body[name], kind) and body[name] is not True, f"{name}: Input should be a {kind.__name__}"
+        )
     refuse_unless(body["max_tokens"] > 0, "max_tokens: must be greater than or equal to 1")
     refuse_unless(isinstance(body.get("stream", False), bool), "stream: Input should be a valid boolean")
     markers = json.dumps(body).count('"cache_control": {')
@@ -72,7 +94,8 @@ def _tools(value: Any) -> tuple[str, ...]:
         name, schema = tool.get("name"), tool.get("input_schema")
         refuse_unless(isinstance(name, str) and _NAME.fullmatch(name), f"{where}.name: String should match pattern")
         refuse_unless(
-            isinstance(schema, dict) and schema.get("type") == "object", f"{where}.input_schema.type: Input should be 'object'"
+            isinstance(schema, dict) and schema.get("type") == "object",
+            f"{where}.input_schema.type: Input should be 'object'",
         )
         refuse_unless(name not in names, "tools: Tool names must be unique.")
         names.append(name)
@@ -94,7 +117,7 @@ def _read_message(message: Any, where: str, said: list[Said], tools: set[str], m
     only(message, frozenset(("role", "content")), f"{where}.")
     role, content = message.get("role"), message.get("content")
     refuse_unless(role in ("user", "assistant"), f'{where}.role: Input should be "user" or "assistant"')
-    refuse_unless(said or role == "user", f"{where}: first message must use the \"user\" role")
+    refuse_unless(said or role == "user", f'{where}: first message must use the "user" role')
     if isinstance(content, str):
         refuse_unless(content.strip(), f"{where}: all messages must have non-empty content")
         content = [{"type": "text", "text": content}]
@@ -115,15 +138,15 @@ def _check_pairs(said: list[Said], where: str) -> None:
     for call_id in answered:
         refuse_unless(
             call_id in asked,
-            f"{where}: unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each `tool_result` block must "
-            "have a corresponding `tool_use` block in the previous message.",
+            f"{where}: unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each `tool_result` block "
+            "must have a corresponding `tool_use` block in the previous message.",
         )
     refuse_unless(len(set(answered)) == len(answered), f"{where}: each tool_use must have a single result")
     missing = [call_id for call_id in asked if call_id not in answered]
     refuse_unless(
         not missing,
-        f"{where}: `tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(missing)}. Each "
-        "`tool_use` block must have a corresponding `tool_result` block in the next message.",
+        f"{where}: `tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(missing)}. "
+        "Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
     )
     refuse_unless(answered == asked, f"{where}: tool results are not in the order of their calls")
 
@@ -177,7 +200,8 @@ def _assistant(blocks: list[Any], where: str, said: list[Said], tools: set[str],
                 texts.append(_text(block, here))
     if calls and memory.expects_thinking(calls[0].id, model):
         refuse_unless(
-            thoughts, f"{where}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{blocks[0].get('type')}`"
+            thoughts,
+            f"{where}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{blocks[0].get('type')}`",
         )
     return Said(role="assistant", texts=tuple(texts), calls=tuple(calls), thoughts=tuple(thoughts))
 
@@ -198,7 +222,9 @@ def _call(block: dict[str, Any], where: str) -> Call:
     refuse_unless(
         isinstance(call_id, str) and _CALL_ID.fullmatch(call_id), f"{where}.tool_use.id: String should match pattern"
     )
-    refuse_unless(isinstance(name, str) and _NAME.fullmatch(name), f"{where}.tool_use.name: String should match pattern")
+    refuse_unless(
+        isinstance(name, str) and _NAME.fullmatch(name), f"{where}.tool_use.name: String should match pattern"
+    )
     if not isinstance(arguments, dict):
         raise WireRefusal(f"{where}.tool_use.input: Input should be a valid dictionary")
     return Call(id=str(call_id), name=str(name), arguments=arguments)
@@ -220,7 +246,9 @@ def _stop(reply: Reply) -> str:
     return reply.stop or ("tool_use" if reply.calls else "end_turn")
 
 
-def reply_body(reply: Reply, ids: tuple[str, ...], model: str, tokens: Tokens, memory: Memory, message_id: str) -> bytes:
+def reply_body(
+    reply: Reply, ids: tuple[str, ...], model: str, tokens: Tokens, memory: Memory, message_id: str
+) -> bytes:
     """Return the whole answer as one JSON object."""
     content: list[dict[str, Any]] = []
     if reply.thinking:

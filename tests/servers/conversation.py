@@ -1,8 +1,8 @@
 """A conversation as a model server understands it, the same for every wire format, and what a brain may answer.
 
-A *brain* is a pure function of the conversation: equal conversations get equal answers, whatever process asks and however
-often it was killed before. The one thing it may use beyond the text is ``attempt``, how often this very request was
-seen before, so that a fault can strike once and let the retry through.
+A *brain* is a pure function of the conversation: equal conversations get equal answers, whatever process asks and
+however often it was killed before. The one thing it may use beyond the text is ``attempt``, how often this very request
+was seen before, so that a fault can strike once and let the retry through.
 """
 
 from __future__ import annotations
@@ -12,7 +12,19 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Ask", "Brain", "Call", "Conversation", "Fault", "Reply", "Result", "Said", "Thought", "Tokens", "WireRefusal"]
+__all__ = [
+    "Ask",
+    "Brain",
+    "Call",
+    "Conversation",
+    "Fault",
+    "Reply",
+    "Result",
+    "Said",
+    "Thought",
+    "Tokens",
+    "WireRefusal",
+]
 
 
 class WireRefusal(Exception):  # noqa: N818 - a refusal is an answer of the server, not a fault in it

@@ -1,4 +1,4 @@
-"""A model server on loopback: Anthropic Messages and OpenAI Chat Completions, strict, with a brain of the test's choice.
+"""A strict model server on loopback: Anthropic Messages and OpenAI Chat Completions, with a brain of the test's choice.
 
 In a test's own Trio program::
 
@@ -144,7 +144,9 @@ class ModelServer:
         self, connection: _Connection, answer: Reply | Fault, pieces: Iterator[bytes], wire: str, *, stream: bool
     ) -> None:
         if isinstance(answer, Fault):
-            error = (openai_chat if wire == "openai-chat" else anthropic).error_event("overloaded_error", answer.message)
+            error = (openai_chat if wire == "openai-chat" else anthropic).error_event(
+                "overloaded_error", answer.message
+            )
             await connection.send_faulty(answer, b"".join(pieces), error, stream=stream)
         elif stream:
             await connection.send_stream(pieces, answer.pause_seconds)
@@ -160,7 +162,11 @@ class ModelServer:
         is_openai = path == "/v1/chat/completions"
         given = headers.get("authorization", "") if is_openai else headers.get("x-api-key", "")
         if given != (f"Bearer {self.key}" if is_openai else self.key):
-            message = "Incorrect API key provided." if is_openai else ("invalid x-api-key" if given else "x-api-key header is required")
+            message = (
+                "Incorrect API key provided."
+                if is_openai
+                else ("invalid x-api-key" if given else "x-api-key header is required")
+            )
             raise WireRefusal(message, status=401, kind="authentication_error")
         if not is_openai and "anthropic-version" not in headers:
             raise WireRefusal("anthropic-version: header is required")
@@ -181,7 +187,9 @@ class ModelServer:
     def _pieces(
         self, reply: Reply, conversation: Conversation, seen: Seen, *, stream: bool, usage_wanted: bool
     ) -> Iterator[bytes]:
-        tokens = reply.usage or Tokens(input=max(1, len(seen.body) // 4), output=max(1, len(repr(reply.calls) + reply.text) // 4))
+        tokens = reply.usage or Tokens(
+            input=max(1, len(seen.body) // 4), output=max(1, len(repr(reply.calls) + reply.text) // 4)
+        )
         prefix = "call" if conversation.wire == "openai-chat" else "toolu"
         ids = tuple(f"{prefix}_{self._stamp}{seen.number:06x}{index:02x}" for index in range(len(reply.calls)))
         for call_id, ask in zip(ids, reply.calls, strict=True):

@@ -19,10 +19,39 @@ from .memory import Memory
 __all__ = ["error_body", "error_event", "read", "reply_body", "reply_events"]
 
 _TOP = frozenset(
-    "model messages tools tool_choice parallel_tool_calls stream stream_options max_tokens max_completion_tokens "
-    "temperature top_p n stop seed user metadata store response_format reasoning_effort frequency_penalty "
-    "presence_penalty logit_bias logprobs top_logprobs prompt_cache_key prompt_cache_retention safety_identifier "
-    "service_tier verbosity modalities prediction".split()
+    [
+        "model",
+        "messages",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "n",
+        "stop",
+        "seed",
+        "user",
+        "metadata",
+        "store",
+        "response_format",
+        "reasoning_effort",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "verbosity",
+        "modalities",
+        "prediction",
+    ]
 )
 _MESSAGE = {
     "system": frozenset(("role", "content", "name")),
@@ -42,7 +71,10 @@ def read(body: Any, memory: Memory) -> Conversation:
     refuse_unless(isinstance(body.get("model"), str), "you must provide a model parameter")
     stream = body.get("stream", False)
     refuse_unless(isinstance(stream, bool), "Invalid type for 'stream': expected a boolean")
-    refuse_unless(stream or "stream_options" not in body, "The 'stream_options' parameter is only allowed when 'stream' is enabled.")
+    refuse_unless(
+        stream or "stream_options" not in body,
+        "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
+    )
     if "stream_options" in body:
         only(body["stream_options"], frozenset(("include_usage", "include_obfuscation")), "stream_options.")
     refuse_unless(
@@ -50,7 +82,9 @@ def read(body: Any, memory: Memory) -> Conversation:
         "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
     )
     bound = body.get("max_completion_tokens", body.get("max_tokens"))
-    refuse_unless(bound is None or (isinstance(bound, int) and bound > 0), "Invalid 'max_tokens': integer below minimum value")
+    refuse_unless(
+        bound is None or (isinstance(bound, int) and bound > 0), "Invalid 'max_tokens': integer below minimum value"
+    )
     tools = _tools(body)
     system, said = _messages(nonempty_list(body.get("messages"), "messages"), set(tools), memory)
     return Conversation(
@@ -60,7 +94,9 @@ def read(body: Any, memory: Memory) -> Conversation:
 
 def _tools(body: dict[str, Any]) -> tuple[str, ...]:
     if "tools" not in body:
-        refuse_unless("parallel_tool_calls" not in body, "'parallel_tool_calls' is only allowed when 'tools' are specified.")
+        refuse_unless(
+            "parallel_tool_calls" not in body, "'parallel_tool_calls' is only allowed when 'tools' are specified."
+        )
         return ()
     names: list[str] = []
     for index, tool in enumerate(nonempty_list(body["tools"], "tools")):
@@ -72,7 +108,9 @@ def _tools(body: dict[str, Any]) -> tuple[str, ...]:
         only(function, frozenset(("name", "description", "parameters", "strict")), f"{where}.function.")
         name, schema = function.get("name"), function.get("parameters", {"type": "object"})
         refuse_unless(isinstance(name, str) and _NAME.fullmatch(name), f"Invalid '{where}.function.name': bad pattern")
-        refuse_unless(isinstance(schema, dict) and schema.get("type") == "object", f"Invalid schema for function '{name}'")
+        refuse_unless(
+            isinstance(schema, dict) and schema.get("type") == "object", f"Invalid schema for function '{name}'"
+        )
         refuse_unless(name not in names, f"Duplicate function name '{name}'")
         names.append(name)
     return tuple(names)
@@ -87,7 +125,9 @@ def _messages(messages: list[Any], tools: set[str], memory: Memory) -> tuple[str
         where = f"messages[{index}]"
         refuse_unless(isinstance(message, dict), f"Invalid type for '{where}': expected an object")
         role = message.get("role")
-        refuse_unless(role in _MESSAGE, f"Invalid value: '{role}'. Supported values are: 'system', 'assistant', 'user', 'tool'.")
+        refuse_unless(
+            role in _MESSAGE, f"Invalid value: '{role}'. Supported values are: 'system', 'assistant', 'user', 'tool'."
+        )
         only(message, _MESSAGE[role], f"{where}.")
         if role != "tool":
             refuse_unless(
@@ -102,7 +142,10 @@ def _messages(messages: list[Any], tools: set[str], memory: Memory) -> tuple[str
             case "user":
                 joined(said, "user", Said(role="user", texts=(_content(message.get("content"), where),)))
             case "assistant":
-                refuse_unless(said and said[-1].role == "user", f"'{where}': an assistant message must follow a user's or a tool's")
+                refuse_unless(
+                    said and said[-1].role == "user",
+                    f"'{where}': an assistant message must follow a user's or a tool's",
+                )
                 one = _assistant(message, where, tools, seen, memory)
                 waiting = [call.id for call in one.calls]
                 said.append(one)
@@ -197,7 +240,9 @@ def _raw(arguments: dict[str, Any] | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def reply_body(reply: Reply, ids: tuple[str, ...], model: str, tokens: Tokens, _memory: Memory, message_id: str) -> bytes:
+def reply_body(
+    reply: Reply, ids: tuple[str, ...], model: str, tokens: Tokens, _memory: Memory, message_id: str
+) -> bytes:
     """Return the whole answer as one JSON object."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
     if reply.calls:
@@ -243,7 +288,14 @@ def _deltas(reply: Reply, ids: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 
 
 def reply_events(
-    reply: Reply, ids: tuple[str, ...], model: str, tokens: Tokens, _memory: Memory, message_id: str, *, with_usage: bool
+    reply: Reply,
+    ids: tuple[str, ...],
+    model: str,
+    tokens: Tokens,
+    _memory: Memory,
+    message_id: str,
+    *,
+    with_usage: bool,
 ) -> Iterator[bytes]:
     """Yield the answer as server-sent events, the usage in a chunk of its own where asked, ``[DONE]`` last."""
     unsaid: dict[str, Any] = {"usage": None} if with_usage else {}

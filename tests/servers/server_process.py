@@ -40,14 +40,12 @@ class ServerProcess(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def server_process(
-    brain: str, log: Path, *, latency_seconds: float = 0.0, key: str = KEY
-) -> Iterator[ServerProcess]:
+def server_process(brain: str, log: Path, *, latency_seconds: float = 0.0, key: str = KEY) -> Iterator[ServerProcess]:
     """Run a server in a process of its own while the block runs."""
     command = [sys.executable, "-m", "tests.servers.model_server", "--brain", brain, "--log", str(log), "--key", key]
     command += ["--latency", str(latency_seconds)]
     log.touch()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:  # noqa: S603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -56,7 +56,9 @@ def _turn(wire: str, ids: tuple[str, ...], arguments: Any = None, **more: Any) -
 def _results(wire: str, ids: tuple[str, ...]) -> list[Json]:
     if wire == "openai-chat":
         return [{"role": "tool", "tool_call_id": one, "content": "fine"} for one in ids]
-    return [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": one, "content": "fine"} for one in ids]}]
+    return [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": one, "content": "fine"} for one in ids]}
+    ]
 
 
 def _user(text: str) -> Json:
@@ -164,7 +166,11 @@ def test_refuses(wire: str, name: str) -> None:
         "results told twice": [*_good(wire), *_results(wire, ("a", "b"))],
         "a call id used twice": [_user("go"), _turn(wire, ("a", "a")), *_results(wire, ("a", "a"))],
         "a call id used again later": [*_good(wire), _turn(wire, ("a",)), *_results(wire, ("a",))],
-        "arguments that are no object": [_user("go"), _turn(wire, ("a",), arguments=broken or [1]), *_results(wire, ("a",))],
+        "arguments that are no object": [
+            _user("go"),
+            _turn(wire, ("a",), arguments=broken or [1]),
+            *_results(wire, ("a",)),
+        ],
         "a tool that is not declared": [_user("go"), _turn(wire, ("a",), name="launch"), *_results(wire, ("a",))],
         "an assistant first": [{"role": "assistant", "content": "hi"}, _user("go")],
         "an assistant last": [_user("go"), {"role": "assistant", "content": "hi"}],
@@ -184,7 +190,9 @@ def test_refuses(wire: str, name: str) -> None:
 
 
 @both
-@pytest.mark.parametrize("fields", [{"colour": "red"}, {"max_tokens": 0}, {"stream": "yes"}, {"tools": "all"}, {"model": None}])
+@pytest.mark.parametrize(
+    "fields", [{"colour": "red"}, {"max_tokens": 0}, {"stream": "yes"}, {"tools": "all"}, {"model": None}]
+)
 def test_refuses_wrong_fields_at_the_top(wire: str, fields: Json) -> None:
     assert _status_of(wire, _body(wire, [_user("go")], **fields))[0] == 400
 
@@ -199,7 +207,9 @@ def test_anthropic_asks_for_max_tokens_and_version() -> None:
 
 
 def test_openai_takes_stream_options_only_with_a_stream() -> None:
-    assert _status_of("openai-chat", _body("openai-chat", [_user("go")], stream_options={"include_usage": True}))[0] == 400
+    assert (
+        _status_of("openai-chat", _body("openai-chat", [_user("go")], stream_options={"include_usage": True}))[0] == 400
+    )
 
 
 @both
@@ -325,7 +335,11 @@ def test_the_log_shows_lost_prefixes_and_changed_results() -> None:
     marked["content"][0]["cache_control"] = {"type": "ephemeral"}
     other = _results("anthropic", ("a",))[0]
     other["content"][0]["content"] = "not fine"
-    good = [seen(1, _user("go")), seen(2, _user("go"), turn, marked), seen(3, _user("go"), turn, results, turn, results)]
+    good = [
+        seen(1, _user("go")),
+        seen(2, _user("go"), turn, marked),
+        seen(3, _user("go"), turn, results, turn, results),
+    ]
 
     assert prefix_breaks(good) == []
     assert changed_results(good) == {}

@@ -19,11 +19,11 @@ async def main(store: str, directory: str, prompt: str) -> None:
     """Spawn the root and wait for it."""
     async with nanotrio.open_swarm(store=store, model=MODEL, directory=Path(directory)) as swarm:
         agent = await swarm.spawn(prompt)
-        print(await agent.wait(), flush=True)
+        sys.stdout.write(f"{await agent.wait()}\n")
 
 
 if __name__ == "__main__":
     try:
         trio.run(main, *sys.argv[1:])
     except KeyboardInterrupt:
-        print("KeyboardInterrupt")
+        sys.stdout.write("KeyboardInterrupt\n")

@@ -50,7 +50,7 @@ async def _server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ModelServer]
 
 async def _all_sleep(directory: Path) -> None:
     with trio.fail_after(START_SECONDS):
-        while _sleeping(directory) < DESCENDANTS:
+        while _sleeping(directory) < DESCENDANTS:  # noqa: ASYNC110 - only /proc knows what other processes do
             await trio.sleep(0.02)
 
 
@@ -140,8 +140,14 @@ def test_ctrl_c_in_a_users_program(tmp_path: Path) -> None:
     with server_process("sleepers", tmp_path / "requests.jsonl") as server:
         environment = environment_in(tmp_path / "home", server.environment())
         with subprocess.Popen(
-            [sys.executable, "-m", "tests.swarm.sleeping_program"]
-            + [f"sqlite:{tmp_path / 'swarm.db'}", str(directory), PROMPT],
+            [
+                sys.executable,
+                "-m",
+                "tests.swarm.sleeping_program",
+                f"sqlite:{tmp_path / 'swarm.db'}",
+                str(directory),
+                PROMPT,
+            ],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
