@@ -8,32 +8,80 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import httpx
 import trio
 
-__all__ = ["UNKNOWN", "TinyHarness"]
+__all__ = ["TOOLS", "UNKNOWN", "Call", "JsonWire", "TinyHarness", "Wire"]
 
 UNKNOWN = "interrupted; outcome unknown"
+
+TOOLS = ("bash", "read", "edit", "write", "spawn_agent", "wait_agents", "list_agents", "submit_result")
+
+Call = tuple[str, str, dict[str, Any]]
+"""Id, tool and arguments."""
+
+
+class Wire(Protocol):
+    """One agent's conversation, on some wire."""
+
+    async def ask(self) -> tuple[str, list[Call]]:
+        """Send it all and return the text and the calls of the answer."""
+        ...
+
+    def answer(self, results: list[tuple[str, str, bool]]) -> None:
+        """Append the results of the calls: ids, contents, and whether they are errors."""
+        ...
+
+
+class JsonWire:
+    """Requests put together by hand; not streamed."""
+
+    def __init__(self, client: httpx.AsyncClient, wire: Literal["anthropic", "openai-chat"], prompt: str) -> None:
+        self._client = client
+        self._wire = wire
+        self._messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+
+    async def ask(self) -> tuple[str, list[Call]]:
+        """Send it all and return the text and the calls of the answer."""
+        if self._wire == "anthropic":
+            tools: list[dict[str, Any]] = [{"name": name, "input_schema": {"type": "object"}} for name in TOOLS]
+            body = {"model": "m", "max_tokens": 1000, "tools": tools, "messages": self._messages}
+            answer = (await self._client.post("/v1/messages", json=body)).raise_for_status().json()
+            content = answer["content"]
+            self._messages.append({"role": "assistant", "content": content})
+            text = "".join(block["text"] for block in content if block["type"] == "text")
+            return text, [(one["id"], one["name"], one["input"]) for one in content if one["type"] == "tool_use"]
+        tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in TOOLS]
+        body = {"model": "m", "tools": tools, "messages": self._messages}
+        answer = (await self._client.post("/v1/chat/completions", json=body)).raise_for_status().json()
+        message = {name: value for name, value in answer["choices"][0]["message"].items() if value is not None}
+        self._messages.append(message)
+        functions = [(one["id"], one["function"]) for one in message.get("tool_calls", [])]
+        calls = [(call_id, one["name"], json.loads(one["arguments"])) for call_id, one in functions]
+        return message.get("content", ""), calls
+
+    def answer(self, results: list[tuple[str, str, bool]]) -> None:
+        """Append the results of the calls."""
+        if self._wire == "openai-chat":
+            self._messages += [{"role": "tool", "tool_call_id": one, "content": content} for one, content, _ in results]
+            return
+        blocks = [
+            {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": is_error}
+            for call_id, content, is_error in results
+        ]
+        self._messages.append({"role": "user", "content": blocks})
 
 
 class TinyHarness:
     """Runs one agent tree in ``directory`` until the root answers without calls."""
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        directory: Path,
-        wire: Literal["anthropic", "openai-chat"],
-        *,
-        seed: int = 0,
-        doubt: float = 0.0,
-    ) -> None:
-        self._client = client
+    def __init__(self, make_wire: Callable[[str], Wire], directory: Path, *, seed: int = 0, doubt: float = 0.0) -> None:
+        self._make_wire = make_wire
         self._directory = directory
-        self._wire = wire
         self._chance = random.Random(seed)
         self._doubt = doubt
         self._agents: dict[str, str] = {}
@@ -42,49 +90,19 @@ class TinyHarness:
 
     async def run(self, prompt: str) -> str:
         """Return the last text of a root with that prompt."""
-        messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+        wire = self._make_wire(prompt)
         for _ in range(80):
-            text, calls, mine = await self._ask(messages)
-            messages.append(mine)
+            text, calls = await wire.ask()
             if not calls:
                 return text
             results = []
             for call_id, name, arguments in calls:
                 content, is_error = await self._perform(name, arguments)
                 results.append((call_id, content, is_error))
-            messages += self._results(results)
+            wire.answer(results)
             if any(name == "submit_result" for _, name, _ in calls) and not results[-1][2]:
                 return text
         return "never ended"
-
-    async def _ask(
-        self, messages: list[dict[str, Any]]
-    ) -> tuple[str, list[tuple[str, str, dict[str, Any]]], dict[str, Any]]:
-        names = ["bash", "read", "edit", "write", "spawn_agent", "wait_agents", "list_agents", "submit_result"]
-        if self._wire == "anthropic":
-            tools: list[dict[str, Any]] = [{"name": name, "input_schema": {"type": "object"}} for name in names]
-            body = {"model": "m", "max_tokens": 1000, "tools": tools, "messages": messages}
-            answer = (await self._client.post("/v1/messages", json=body)).raise_for_status().json()
-            content = answer["content"]
-            text = "".join(block["text"] for block in content if block["type"] == "text")
-            calls = [(block["id"], block["name"], block["input"]) for block in content if block["type"] == "tool_use"]
-            return text, calls, {"role": "assistant", "content": content}
-        tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in names]
-        body = {"model": "m", "tools": tools, "messages": messages}
-        answer = (await self._client.post("/v1/chat/completions", json=body)).raise_for_status().json()
-        message = {name: value for name, value in answer["choices"][0]["message"].items() if value is not None}
-        raw = message.get("tool_calls", [])
-        calls = [(one["id"], one["function"]["name"], json.loads(one["function"]["arguments"])) for one in raw]
-        return message.get("content", ""), calls, message
-
-    def _results(self, results: list[tuple[str, str, bool]]) -> list[dict[str, Any]]:
-        if self._wire == "openai-chat":
-            return [{"role": "tool", "tool_call_id": call_id, "content": content} for call_id, content, _ in results]
-        blocks = [
-            {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": is_error}
-            for call_id, content, is_error in results
-        ]
-        return [{"role": "user", "content": blocks}]
 
     async def _perform(self, name: str, arguments: dict[str, Any]) -> tuple[str, bool]:
         doubted = self._chance.random() < self._doubt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +11,7 @@ import pytest
 import trio
 
 from tests.job.brain import SUMMARY, think
-from tests.job.harness import TinyHarness
+from tests.job.harness import JsonWire, TinyHarness
 from tests.job.repository import PROMPT, JobRepository, make_repository
 from tests.servers.model_server import KEY, open_model_server
 from tests.servers.request_log import changed_results, prefix_breaks
@@ -25,7 +26,7 @@ def _play(parent: Path, wire: Wire, *, seed: int = 0, doubt: float = 0.0) -> tup
             open_model_server(think) as server,
             httpx.AsyncClient(base_url=server.url, headers=headers) as client,
         ):
-            harness = TinyHarness(client, repository.path, wire, seed=seed, doubt=doubt)
+            harness = TinyHarness(partial(JsonWire, client, wire), repository.path, seed=seed, doubt=doubt)
             text = await harness.run(PROMPT)
             assert not server.refusals, server.refusals[0].problem
             assert not prefix_breaks(server.requests)
