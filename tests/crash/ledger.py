@@ -7,7 +7,7 @@ import trio
 
 from nanotrio.messages import ToolCall
 from nanotrio.records import Replied, Spawned, ToolEnded, ToolIntended, TurnStarted, decode_facts
-from nanotrio.stores import open_store
+from nanotrio.stores.address import open_store
 
 __all__ = ["CallKey", "Ledger", "is_unknown", "read_ledger"]
 
