@@ -6,18 +6,18 @@ It is given a store, a directory and the prompt, and leaves how it ended on its 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import trio
 
 import nanotrio
+from nanotrio.tools import bash
 
 MODEL = "anthropic/claude-sonnet-4-5"
 
 
 async def main(store: str, directory: str, prompt: str) -> None:
     """Spawn the root and wait for it."""
-    async with nanotrio.open_swarm(store=store, model=MODEL, directory=Path(directory)) as swarm:
+    async with nanotrio.open_swarm(store=store, model=MODEL, tools=[bash], directory=directory) as swarm:
         agent = await swarm.spawn(prompt)
         sys.stdout.write(f"{await agent.wait()}\n")
 

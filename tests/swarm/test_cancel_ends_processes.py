@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
 import nanotrio
+from nanotrio.tools import bash
 from tests import counts
 from tests.invocation import COMMAND, environment_in, processes_below
 from tests.servers.brains import sleepers
@@ -36,8 +37,13 @@ def _wait_until_sleeping(directory: Path, count: int, process: subprocess.Popen[
     deadline = time.monotonic() + START_SECONDS
     while _sleeping(directory) < count:
         assert time.monotonic() < deadline, f"{_sleeping(directory)} of {count} sleep"
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, "\n".join(process.communicate())
         time.sleep(0.02)
+
+
+def _swarm(directory: Path) -> AbstractAsyncContextManager[nanotrio.Swarm]:
+    store = f"sqlite:{directory / 'swarm.db'}"
+    return nanotrio.open_swarm(store=store, model=MODEL, tools=[bash], directory=directory)
 
 
 @asynccontextmanager
@@ -57,7 +63,7 @@ async def _all_sleep(directory: Path) -> None:
 async def test_cancelling_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         _server(monkeypatch) as server,
-        nanotrio.open_swarm(store=f"sqlite:{tmp_path / 'swarm.db'}", model=MODEL, directory=tmp_path) as swarm,
+        _swarm(tmp_path) as swarm,
     ):
         parent = await swarm.spawn(PROMPT)
         await _all_sleep(tmp_path)
@@ -76,11 +82,10 @@ async def test_cancelling_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyP
 async def test_cancelling_the_users_own_scope_interrupts_and_it_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = f"sqlite:{tmp_path / 'swarm.db'}"
     async with _server(monkeypatch) as server:
         start = 0.0
         with trio.CancelScope() as scope:
-            async with nanotrio.open_swarm(store=store, model=MODEL, directory=tmp_path) as swarm:
+            async with _swarm(tmp_path) as swarm:
                 parent = await swarm.spawn(PROMPT)
                 await _all_sleep(tmp_path)
                 start = trio.current_time()
@@ -91,8 +96,8 @@ async def test_cancelling_the_users_own_scope_interrupts_and_it_resumes(
         assert processes_below(tmp_path) == []
         assert seconds < WITHIN_SECONDS
 
-        async with nanotrio.open_swarm(store=store, model=MODEL, directory=tmp_path) as swarm:
-            views = await swarm.agents()
+        async with _swarm(tmp_path) as swarm:
+            views = swarm.agents()
             assert {view.status for view in views} == {"interrupted"}
             assert len(views) == DESCENDANTS + 1
             await swarm.resume_all()

@@ -28,7 +28,7 @@ COSTS_A_THOUSANDTH = Tokens(input=100, output=46)
 
 def _brain(usage: Tokens) -> Brain:
     def brain(conversation: Conversation) -> Reply:
-        is_child = conversation.prompt.startswith("Child")
+        is_child = "Child" in conversation.prompt
         return Reply(text="Done.", usage=usage if is_child else Tokens(input=1, output=1))
 
     return brain
@@ -70,10 +70,10 @@ async def test_a_kill_with_ten_calls_in_flight_refills_nothing(tmp_path: Path, m
     killed = False
 
     def brain(conversation: Conversation) -> Reply | Fault:
-        if not conversation.prompt.startswith("Child"):
+        if not "Child" in conversation.prompt:
             return Reply(text="Staying.", usage=Tokens(input=1, output=1))
         if killed:
-            return Reply(text="Done.", usage=Tokens(input=100, output=1_800))
+            return Reply(text="Done.", usage=Tokens(input=100, output=1_600))
         in_flight.add(conversation.prompt)
         if len(in_flight) == 10:
             ten.set()
@@ -100,7 +100,7 @@ async def test_a_kill_with_ten_calls_in_flight_refills_nothing(tmp_path: Path, m
             agents = await swarm.resume_all()
             for agent in agents:
                 await agent.wait()
-            views = await swarm.agents()
+            views = swarm.agents()
         assert not server.refusals
 
     (parent,) = [view for view in views if view.parent == 0]
