@@ -11,6 +11,7 @@ looked at: the repository, the log of effects, the store, and what the strict se
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -144,7 +145,7 @@ def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill
     """Run one trial and return what it has shown."""
     setting = _setting(parent, server, model)
     trial = Trial(kills=kills)
-    requests_before = len(server.requests())
+    marks = [len(server.requests())]
     crash = Ledger()
     for kill in kills:
         if not _killed(setting, kill, crash):
@@ -152,13 +153,19 @@ def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill
         crash = _ledger(setting)
         trial.between += bool(crash.open_effects())
         trial.before += not crash.started
+        marks.append(len(server.requests()))
     _finish(setting, crash, trial)
     after = _ledger(setting)
     trial.problems += after.problems_after(crash)
     trial.problems += setting.repository.problems()
-    requests = server.requests()[requests_before:]
-    trial.problems += [f"request {seen.number} was refused: {seen.problem}" for seen in requests if seen.problem]
-    trial.problems += [f"{key} was told differently: {told}" for key, told in changed_results(requests).items()]
+    requests = server.requests()
+    trial.problems += [
+        f"request {seen.number} was refused: {seen.problem}" for seen in requests[marks[0] :] if seen.problem
+    ]
+    # Across a kill a result may change into an unknown one: it was told before it was durable. The ledgers see to that.
+    for start, stop in itertools.pairwise([*marks, len(requests)]):
+        changed = changed_results(requests[start:stop])
+        trial.problems += [f"{key} was told differently: {told}" for key, told in changed.items()]
     trial.dispatched = sum(after.intended.values())
     trial.unknown = len(after.unknown())
     trial.finished = len(set(after.intended) & set(after.ended) - after.unknown())
