@@ -63,11 +63,16 @@ class Trial(msgspec.Struct, kw_only=True):
     before: int = 0
     """Kills that came before the prompt was durable."""
     late: int = 0
-    """Kills that came after the command had ended."""
+    """Kills that came after the command had ended, and so were none."""
     dispatched: int = 0
     finished: int = 0
     unknown: int = 0
     problems: list[str] = []
+
+    @property
+    def killed(self) -> int:
+        """Processes that were killed."""
+        return len(self.kills) - self.late
 
 
 class _Setting(msgspec.Struct, frozen=True):
@@ -135,9 +140,9 @@ def plan(chance: random.Random, timing: Timing, number: int) -> tuple[Kill, ...]
     if in_step:
         first = Kill(chance.uniform(0.0, 0.1), step=chance.randint(1, 3))
     else:
-        first = Kill(chance.uniform(timing.first_seconds * 0.8, timing.whole_seconds))
+        first = Kill(chance.uniform(timing.first_seconds * 0.7, timing.whole_seconds * 0.95))
     if number % 5 == 4:
-        return first, Kill(chance.uniform(timing.first_seconds * 0.8, timing.whole_seconds * 0.7))
+        return first, Kill(chance.uniform(timing.first_seconds * 0.7, timing.whole_seconds * 0.6))
     return (first,)
 
 
@@ -225,9 +230,8 @@ def summary(seed: int, trials: list[Trial]) -> str:
     def total(name: str) -> int:
         return sum(int(getattr(trial, name)) for trial in trials)
 
-    kills = sum(len(trial.kills) for trial in trials)
     return (
-        f"job under SIGKILL: seed {seed}, {kills} kills, {total('between')} between an intent and its result, "
-        f"{total('before')} before the prompt was durable, {total('late')} after the end; effects: "
+        f"job under SIGKILL: seed {seed}, {total('killed')} kills, {total('between')} between an intent and its result, "
+        f"{total('before')} before the prompt was durable, {total('late')} more came after the end; effects: "
         f"{total('dispatched')} dispatched, {total('finished')} finished, {total('unknown')} unknown"
     )

@@ -22,13 +22,13 @@ def test_a_killed_job_continues_to_the_same_end(tmp_path: Path, capsys: pytest.C
     trials: list[Trial] = []
     with server_process("job", tmp_path / "requests.jsonl", latency_seconds=0.01) as server:
         timings = [measure(tmp_path / f"clean{number}", server, model) for number, model in enumerate(MODELS)]
-        while sum(len(trial.kills) for trial in trials) < counts.JOB_KILLS:
+        while sum(trial.killed for trial in trials) < counts.JOB_KILLS:
             number = len(trials)
             wire = number // 5 % 2 if counts.JOB_KILLS > 8 else number % 2
             kills = plan(chance, timings[wire], number)
             trials.append(run_trial(tmp_path / f"trial{number}", server, MODELS[wire], kills))
 
-    done = sum(len(trial.kills) for trial in trials)
+    done = sum(trial.killed for trial in trials)
     between = sum(trial.between for trial in trials)
     with capsys.disabled():
         sys.stderr.write(f"\n{summary(SEED, trials)}\n")

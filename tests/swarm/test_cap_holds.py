@@ -70,7 +70,7 @@ async def test_a_kill_with_ten_calls_in_flight_refills_nothing(tmp_path: Path, m
     killed = False
 
     def brain(conversation: Conversation) -> Reply | Fault:
-        if not "Child" in conversation.prompt:
+        if "Child" not in conversation.prompt:
             return Reply(text="Staying.", usage=Tokens(input=1, output=1))
         if killed:
             return Reply(text="Done.", usage=Tokens(input=100, output=1_600))
