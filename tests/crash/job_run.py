@@ -231,7 +231,7 @@ def summary(seed: int, trials: list[Trial]) -> str:
         return sum(int(getattr(trial, name)) for trial in trials)
 
     return (
-        f"job under SIGKILL: seed {seed}, {total('killed')} kills, {total('between')} between an intent and its result, "
+        f"job under SIGKILL: seed {seed}, {total('killed')} kills, {total('between')} between intent and result, "
         f"{total('before')} before the prompt was durable, {total('late')} more came after the end; effects: "
         f"{total('dispatched')} dispatched, {total('finished')} finished, {total('unknown')} unknown"
     )
