@@ -258,11 +258,13 @@ def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
         if mail.kind != "prompt" and len(text) > _MAX_NOTICE_CHARACTERS:
             text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(mail.text)} characters in all]"
         match mail.kind:
-            case "prompt" | "steer" if not mail.sender:
+            case "prompt":
+                lines.append(text)
+            case "steer" if not mail.sender:
                 lines.append(text)
             case "child":
                 lines.append(f"[{mail.sender_name} {text}]")
-            case "text" | "steer" | "prompt":
+            case "text" | "steer":
                 lines.append(f"[message from {mail.sender_name or 'outside'}] {text}")
             case _:
                 lines.append(f"[{mail.kind}] {text}")

@@ -193,7 +193,14 @@ class SqliteStore:
 
     async def statistics(self) -> StoreStatistics:
         """Return sizes and counts; counting heads takes a thread some milliseconds for each 100,000."""
-        row = await self._read(lambda db: db.execute(_COUNT).fetchall()[0], inline=False)
+        row, marks, owner = await self._read(
+            lambda db: (
+                db.execute(_COUNT).fetchall()[0],
+                db.execute(_MARKS).fetchone(),
+                db.execute("SELECT boot_id, pid, started, host FROM owner WHERE epoch > 0 AND NOT released").fetchone(),
+            ),
+            inline=False,
+        )
         records, heads = cast("tuple[int, int]", row)
         return StoreStatistics(
             url=f"sqlite:{self.path}",
@@ -202,6 +209,8 @@ class SqliteStore:
             size_bytes=file_size(self.path),
             pending_bytes=file_size(Path(f"{self.path}-wal")),
             commits=self._commits,
+            heads_seq=cast("tuple[int, int, int]", marks)[0] if marks else 0,
+            owner=Owner(*owner) if owner else None,
             warning=self._warning,
         )
 

@@ -175,7 +175,7 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
     name = job.call.name
     try:
         with trio.move_on_after(seconds):
-            output: ToolOutput = await job.tool.run(_context(runtime, node, job.call), job.arguments)  # type: ignore[misc]
+            output: ToolOutput = await job.tool.run(_context(runtime, node, job.call), job.arguments)
             return output
         return ToolOutput(f"{name} was stopped: tool_seconds of {node.name} reached ({seconds:g} s)", True)
     except trio.Cancelled:

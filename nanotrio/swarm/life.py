@@ -61,9 +61,12 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
 async def _own_work(runtime: Runtime, node: Node) -> bool:
     """Do the agent's own work; return whether a nursery is needed first."""
     while not node.sealed:
+        needs_nursery = False
         with trio.CancelScope() as scope:
             node.scope = scope
-            return await _live(runtime, node)
+            needs_nursery = await _live(runtime, node)
+        if not scope.cancelled_caught:
+            return needs_nursery
         node.scope = None
         runtime.append()
         if node.sealed:
