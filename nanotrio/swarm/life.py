@@ -65,7 +65,8 @@ async def _own_work(runtime: Runtime, node: Node) -> bool:
         with trio.CancelScope() as scope:
             node.scope = scope
             needs_nursery = await _live(runtime, node)
-        if not scope.cancelled_caught:
+        was_cancelled: bool = scope.cancelled_caught
+        if not was_cancelled:
             return needs_nursery
         node.scope = None
         runtime.append()
