@@ -10,8 +10,6 @@ crash in the middle loses only what had none.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import trio
 
 from ..errors import ClosedError, LimitError, NanotrioError, ToolError, UsageError
@@ -220,7 +218,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
     return ToolContext(
         agent=node.id,
         call_id=call.id,
-        directory=Path(node.profile.directory),
+        directory=runtime.path(node.profile.directory),
         environment=settings.process_environment,
         limits=node.limits,
         output_directory=settings.output_directory,
