@@ -80,7 +80,7 @@ async def open_swarm(
     """Open a swarm on a store; resume nothing by itself.
 
     Args:
-        store: ``sqlite:PATH``; None keeps everything in memory and leaves nothing behind.
+        store: ``sqlite:PATH`` or ``postgres://...?swarm=NAME``; None keeps everything in memory and leaves nothing behind.
         model: full name of the model that agents use unless told otherwise, or a model of your own.
         tools: registered by name; agents have all of them unless told otherwise.
         system: the system prompt of roots that are given none.
@@ -151,9 +151,9 @@ class _Opened(msgspec.Struct, frozen=True):
 async def _open(store: str | Store | None, *, fsync: bool) -> _Opened:
     if isinstance(store, str):
         address = parse_url(store)
-        token = blake2b(str(address.path).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        token = blake2b(address.token_text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
         opened = await open_store(store, fsync=fsync)
-        return _Opened(opened, address.path.with_name(f"{address.path.name}.output"), token)
+        return _Opened(opened, address.output_directory, token)
     token = os.urandom(8).hex()
     output_directory = Path(tempfile.gettempdir()) / f"nanotrio-{os.getuid()}" / token
     return _Opened(MemoryStore() if store is None else store, output_directory, token)
