@@ -98,9 +98,16 @@ async def _version(connection: TrioConnection, address: PostgresAddress) -> int:
 
 async def make_schema(connection: TrioConnection, address: PostgresAddress) -> None:
     """Make the store; the connection is in a transaction, which holds off others that would make it too."""
-    await connection.execute(
-        _SCHEMA.format(schema=schema_of(address.swarm), version=FORMAT_VERSION).encode()
-    )
+    schema = schema_of(address.swarm)
+    await connection.execute(_SCHEMA.format(schema=schema, version=FORMAT_VERSION).encode())
+    has_lz4 = await (
+        await connection.execute(
+            "SELECT 1 FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"
+        )
+    ).fetchone()
+    if has_lz4:
+        # Large facts take the server a fifth of the time that its older method takes.
+        await connection.execute(f"ALTER TABLE {schema}.log ALTER facts SET COMPRESSION lz4".encode())
 
 
 def is_lost(error: psycopg.Error) -> bool:

@@ -32,7 +32,8 @@ def test_a_path_is_made_absolute() -> None:
         ("sqlite:a\0b", "names no file"),
         ("mysql://host/x", "no kind of store is called 'mysql'"),
         ("jsonl:x", "not in this version"),
-        ("postgres://host/db?swarm=x", "not in this version"),
+        ("postgres+rows://host/db?swarm=x", "not in this version"),
+        ("postgress://me:s3cret@host/db?swarm=x", "no kind of store is called 'postgress'"),
         ("sqlite+rows:x", "not in this version"),
     ],
 )
@@ -41,6 +42,7 @@ def test_an_address_that_cannot_be_used_says_what_to_write(url: str, words: str)
         parse_url(url)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_an_address_opens_a_store(tmp_path: Path) -> None:
