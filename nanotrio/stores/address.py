@@ -23,7 +23,7 @@ class Address(msgspec.Struct, frozen=True):
 
     scheme: str
     path: Path
-    """Absolute. For a store on a server, what stands for it in the user's data folder: files of its swarm lie beside."""
+    """Absolute. For a store on a server, a name in the user's data folder that stands for it and holds nothing."""
     server: PostgresAddress | None = None
     """For a store on a server."""
 

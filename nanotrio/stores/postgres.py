@@ -13,10 +13,10 @@ A commit whose answer was lost is tried again with the same number. Where it had
 number already, the statement changes nothing, and a look at the row tells so. Where the former statement still runs,
 ours waits for the row.
 
-Ownership on the same boot is judged as for a file, by pid and start time. A process that cannot be seen from here (another
-machine, another boot, another container) is judged by its lease: the owner row says when it was last written, by the
-server's clock, and for how long that holds. Commits renew it; while nothing is appended the journal commits an empty
-batch every ``renew_seconds``.
+Ownership on the same boot is judged as for a file, by pid and start time. A process that cannot be seen from here
+(another machine, another boot, another container) is judged by its lease: the owner row says when it was last written,
+by the server's clock, and for how long that holds. Commits renew it; while nothing is appended the journal commits an
+empty batch every ``renew_seconds``.
 
 Reads go to a few connections of their own and are done again when a connection is lost.
 """
@@ -84,8 +84,8 @@ SELECT depth, slot, seq, prev, agent, at_us, facts FROM walk
 """
 """OFFSET 0 keeps the planner from joining with the whole log where it guesses the length of a walk wrongly."""
 _TAKE = """
-UPDATE {schema}.owner SET epoch = epoch + 1, batch = 0, released = false, boot_id = %s, pid = %s, started = %s, host = %s,
-  renewed = clock_timestamp(), lease_seconds = %s
+UPDATE {schema}.owner SET epoch = epoch + 1, batch = 0, released = false,
+  boot_id = %s, pid = %s, started = %s, host = %s, renewed = clock_timestamp(), lease_seconds = %s
 WHERE epoch = %s RETURNING epoch, heads_seq
 """
 _OWNER = """
@@ -148,16 +148,17 @@ class PostgresStore:
         address = parse_postgres_url(url) if isinstance(url, str) else url
         store = cls(address, exists=False, read_only=read_only, lease_seconds=lease_seconds)
         try:
-            store._exists = await store._pool.run(partial(check_schema, address=address), patient=False)
-            if read_only and not store._exists:
-                raise StoreError(f"there is no swarm {address.swarm!r} at {address.url}")
+            await store._look(patient=False, must_exist=read_only)
         except BaseException:
             store._pool.close()
             raise
         return store
 
     async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
-        """Become the one writer; see ``Store.acquire``. An owner that cannot be seen from here is judged by its lease."""
+        """Become the one writer; see ``Store.acquire``.
+
+        An owner that cannot be seen from here counts as dead when its lease has run out.
+        """
         self._check_open()
         where = self.address.url
         if self.read_only:
@@ -397,7 +398,7 @@ class PostgresStore:
     async def _rows(self, query: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
         self._check_open()
         if not self._exists:
-            await self._look_again()
+            await self._look(patient=True, must_exist=True)
 
         async def read(connection: TrioConnection) -> list[tuple[Any, ...]]:
             cursor = await connection.execute(query.encode(), parameters or None, binary=True)
@@ -405,9 +406,9 @@ class PostgresStore:
 
         return await self._pool.run(read, patient=True)
 
-    async def _look_again(self) -> None:
-        self._exists = await self._pool.run(partial(check_schema, address=self.address), patient=True)
-        if not self._exists:
+    async def _look(self, *, patient: bool, must_exist: bool) -> None:
+        self._exists = await self._pool.run(partial(check_schema, address=self.address), patient=patient)
+        if must_exist and not self._exists:
             raise StoreError(f"there is no swarm {self.address.swarm!r} at {self.address.url}")
 
     def _check_open(self) -> None:

@@ -1,8 +1,8 @@
 """Addresses of stores in Postgres: ``postgres://USER:PASSWORD@HOST:PORT/DATABASE?swarm=NAME``.
 
 All that libpq takes may stand there, in its own form (https://www.postgresql.org/docs/current/libpq-connect.html,
-"Connection URIs"): several hosts, a Unix socket as ``?host=/folder``, ``sslmode`` and the rest. ``swarm`` is ours and is
-taken out. What libpq says of an address that it cannot read may quote a password, so it is never shown.
+"Connection URIs"): several hosts, a Unix socket as ``?host=/folder``, ``sslmode`` and the rest. ``swarm`` is ours and
+is taken out. What libpq says of an address that it cannot read may quote a password, so it is never shown.
 """
 
 from __future__ import annotations

@@ -30,13 +30,16 @@ from typing import Any, TypeVar, cast
 
 import trio
 
-# psycopg binds asyncio's running loop when it is imported; trio-asyncio must have replaced it by then.
-import trio_asyncio  # noqa: F401 # isort: split
+# psycopg takes asyncio's functions as they are when it is imported; trio-asyncio must have replaced them by then.
+import trio_asyncio  # noqa: F401
+
+# isort: split
 import psycopg
 from psycopg import capabilities, generators
 from psycopg.abc import PQGen, PQGenConn
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import Conninfo, ExecStatus, Format, PGresult, TransactionStatus
+from psycopg.pq import Conninfo, ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
 __all__ = ["TrioConnection", "connect"]
@@ -91,7 +94,7 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         except trio.Cancelled:
             if self.finishing and began:
                 with trio.move_on_after(_CANCEL_SECONDS, shield=True):
-                    return await self._drive(gen, state)
+                    return await self._drive(gen, state)  # noqa: ASYNC104 - it raises again at the next checkpoint
             with trio.move_on_after(_CANCEL_SECONDS, shield=True), suppress(psycopg.Error):
                 await self._abandon(gen, state if began else None)
             self.discard_unless_idle()
@@ -113,9 +116,9 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             formats = [Format.BINARY] * len(parameters)
             self.pgconn.send_query_params(query, parameters, types, formats, Format.BINARY)
             results = await self.wait(generators.execute(self.pgconn))
-        result = results[-1]
+        result: PGresult = results[-1]
         if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-            return cast("PGresult", result)
+            return result
         raise psycopg.errors.error_from_result(result, encoding="utf-8")
 
     async def cancel_safe(self, *, timeout: float = _CANCEL_SECONDS) -> None:

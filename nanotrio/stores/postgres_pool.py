@@ -64,11 +64,13 @@ class PostgresPool:
         finally:
             # Whatever happened: one that is idle is as good as new, and any other is closed.
             connection.discard_unless_idle()
-            if not connection.closed:
-                if self._closed:
-                    connection.discard()
-                else:
-                    self._idle.append(connection)
+            self._take_back(connection)
+
+    def _take_back(self, connection: TrioConnection) -> None:
+        if self._closed:
+            connection.discard()
+        elif not connection.closed:
+            self._idle.append(connection)
 
     def close(self) -> None:
         """Close the connections that are not in use now, and the others when they come back."""

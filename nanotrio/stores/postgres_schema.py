@@ -13,7 +13,7 @@ from ..records import FORMAT_VERSION
 from .postgres_address import PostgresAddress
 from .postgres_connection import TrioConnection
 
-__all__ = ["LOST", "check_schema", "explain", "is_lost", "make_schema", "schema_of"]
+__all__ = ["check_schema", "explain", "is_lost", "make_schema", "schema_of"]
 
 _SCHEMA = """
 CREATE SCHEMA {schema};
@@ -39,10 +39,9 @@ COMMENT ON SCHEMA {schema} IS 'a nanotrio swarm';
 fields, in UTF-8. The owner row is written by every commit; the room left in its page keeps that from growing the table.
 """
 
-_LOST = ("08", "57P")
-"""SQLSTATE classes of a connection that the server ended, or never took."""
-LOST = "57014"
-"""query_canceled; not by us, since then no one waits for it."""
+_LOST = ("08", "57P", "57014")
+"""SQLSTATE classes of a connection that the server ended or never took, and a cancel that came late, for another task.
+"""
 
 
 def schema_of(swarm: str) -> str:
@@ -71,7 +70,8 @@ async def check_schema(connection: TrioConnection, address: PostgresAddress) -> 
         return False
     if not ours:
         raise NotAStoreError(
-            f"the schema {name} of {address.url} was not made by nanotrio; name the swarm otherwise, or rename the schema"
+            f"the schema {name} of {address.url} was not made by nanotrio; "
+            "name the swarm otherwise, or rename the schema"
         )
     version = await _version(connection, address)
     if version > FORMAT_VERSION:
@@ -115,7 +115,7 @@ def is_lost(error: psycopg.Error) -> bool:
     state = error.sqlstate
     if state is None:
         return isinstance(error, psycopg.OperationalError)
-    return state.startswith(_LOST) or state == LOST
+    return state.startswith(_LOST)
 
 
 def explain(error: psycopg.Error, address: PostgresAddress) -> StoreError:
@@ -145,7 +145,9 @@ def explain(error: psycopg.Error, address: PostgresAddress) -> StoreError:
         case "57014":
             text = f"the server ended a statement on {where} ({reason}); raise its statement_timeout"
         case "26000" | "42P05" | "08P01":
-            text = f"a pooler in front of {where} mixes sessions ({reason}); set its pool_mode to transaction or session"
+            text = (
+                f"a pooler in front of {where} mixes sessions ({reason}); set its pool_mode to transaction or session"
+            )
         case "XX001" | "XX002":
             return StoreDamagedError(f"{where} is damaged ({reason}); put a backup back")
         case "23505":

@@ -80,7 +80,7 @@ async def open_swarm(
     """Open a swarm on a store; resume nothing by itself.
 
     Args:
-        store: ``sqlite:PATH`` or ``postgres://...?swarm=NAME``; None keeps everything in memory and leaves nothing behind.
+        store: ``sqlite:PATH`` or ``postgres://...?swarm=NAME``; None keeps everything in memory.
         model: full name of the model that agents use unless told otherwise, or a model of your own.
         tools: registered by name; agents have all of them unless told otherwise.
         system: the system prompt of roots that are given none.

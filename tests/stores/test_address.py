@@ -33,7 +33,7 @@ def test_a_path_is_made_absolute() -> None:
         ("mysql://host/x", "no kind of store is called 'mysql'"),
         ("jsonl:x", "not in this version"),
         ("postgres+rows://host/db?swarm=x", "not in this version"),
-        ("postgress://me:s3cret@host/db?swarm=x", "no kind of store is called 'postgress'"),
+        ("postgrex://me:s3cret@host/db?swarm=x", "no kind of store is called 'postgrex'"),
         ("sqlite+rows:x", "not in this version"),
     ],
 )

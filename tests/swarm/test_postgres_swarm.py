@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,8 @@ import trio
 
 import nanotrio
 from nanotrio.models import Conversation, Reply, ScriptedModel, reply_calls, reply_text
-from nanotrio.stores import open_store
+from nanotrio.records import Head
+from nanotrio.stores import Owner, open_store
 from tests.stores.postgres_server import NamedServer, PostgresServer, new_swarm
 
 ROOT = Path(__file__).parents[2]
@@ -46,15 +46,14 @@ async def run_until_killed(url: str) -> None:
         root = await swarm.spawn("root", name="root")
         for number in range(CHILDREN):
             await root.spawn(f"child {number}", name="w")
-        while swarm.statistics().commits < 6:
-            await trio.sleep(0.001)
+        await swarm.flush()
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await root.wait()
         await trio.sleep_forever()
 
 
-async def test_a_swarm_on_postgres_is_killed_and_goes_on(
+def test_a_swarm_on_postgres_is_killed_and_goes_on(
     postgres: PostgresServer | NamedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,18 +64,23 @@ async def test_a_swarm_on_postgres_is_killed_and_goes_on(
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, env=environment) as process:
         assert process.stdout is not None
-        assert await trio.to_thread.run_sync(process.stdout.readline) == b"ready\n"
-        os.kill(process.pid, signal.SIGKILL)
-    model = ScriptedModel(script, name="scripted/notes", latency_seconds=0.01)
-    async with nanotrio.open_swarm(store=url, model=model, tools=[note], directory=tmp_path) as swarm:
-        await swarm.resume_all()
-    store = await open_store(url, read_only=True)
-    heads = await store.heads()
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+    heads, owner = trio.run(go_on, url)
     assert len(heads) == CHILDREN + 1
     assert not [head.name for head in heads if head.unfinished]
-    assert (await store.statistics()).owner is None
-    await store.aclose()
+    assert owner is None
     notes = (tmp_path / "notes.txt").read_text().split()
     # None twice; those in flight at the kill may never have been written, and their agents were told so.
     assert len(set(notes)) == len(notes)
     assert CHILDREN - ACTIVE <= len(notes) <= CHILDREN
+
+
+async def go_on(url: str) -> tuple[list[Head], Owner | None]:
+    model = ScriptedModel(script, name="scripted/notes", latency_seconds=0.01)
+    async with nanotrio.open_swarm(store=url, model=model, tools=[note]) as swarm:
+        await swarm.resume_all()
+    store = await open_store(url, read_only=True)
+    found = await store.heads(), (await store.statistics()).owner
+    await store.aclose()
+    return found
