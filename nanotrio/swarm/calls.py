@@ -72,14 +72,15 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         finally:  # paid is paid: a cancel that comes between reply and turn does not lose it
             cost = price.cost_nano(reply.usage) if price else None
             node.ledger.settle(amount, cost or 0)
-            replied = Replied(node.model.name, reply.parts, reply.stop, reply.usage, cost)
+            parts = runtime.redactor.parts(reply.parts)
+            replied = Replied(node.model.name, parts, reply.stop, reply.usage, cost)
             runtime.absorb(node, ModelReplied(replied))
             runtime.gate(node).succeeded()
             usage = reply.usage
             node.body_bytes, node.input_tokens = len(body), usage.input + usage.cache_read + usage.cache_write
             admit_next(runtime, node)
         if runtime.watchers.count:
-            message = Message("assistant", reply.parts, node.model.name)
+            message = Message("assistant", parts, node.model.name)
             runtime.emit(node, MessageReplied(node.id, node.name, message, reply.usage, cost))
 
 
@@ -90,7 +91,7 @@ def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int
     node.retry_after_seconds = error.retry_after_seconds
     if error.kind == "rate_limited":
         runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)
-    runtime.absorb(node, Failed(error.kind, str(error), usage, cost))
+    runtime.absorb(node, Failed(error.kind, runtime.redactor.text(str(error)), usage, cost))
     admit_next(runtime, node)
 
 

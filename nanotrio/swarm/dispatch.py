@@ -230,6 +230,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
 
 
 def _answer(runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = "") -> None:
+    content = runtime.redactor.text(content)
     runtime.absorb(node, ToolReturned(call.id, content, is_error, mistake))
     if runtime.watchers.count:
         runtime.emit(node, ToolFinished(node.id, node.name, call, ToolResult(call.id, content, is_error)))

@@ -38,6 +38,7 @@ from ..stores import MemoryStore, Store, open_store, parse_url, this_process
 from ..tools import TREE_TOOLS, Tool, reap_all, rule_names
 from ..tools import permission_mode as check_mode
 from .burst import Burst
+from .collector import tuned_collector
 from .deadlines import Deadlines
 from .ending import end_trees
 from .events import StoreTroubled
@@ -200,7 +201,7 @@ async def _run(
     runtime: Runtime, closing: trio.Event, block: trio.CancelScope, *, task_status: trio.TaskStatus[None]
 ) -> None:
     """Hold the agents and what they stand on, until the block is left and every agent is gone."""
-    with trio.CancelScope(shield=True):
+    with tuned_collector(), trio.CancelScope(shield=True):
         async with trio.open_nursery() as services:
             await services.start(runtime.journal.run)
             services.start_soon(runtime.pump.run)

@@ -15,6 +15,7 @@ from ..limits import Limits
 from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
 from ..records import Fact, Head, Profile
+from ..redactor import Redactor
 from ..tools import PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
@@ -116,6 +117,7 @@ class Runtime:
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
+        self.redactor = Redactor(settings.environment)
         self.client: Client | None = None
         self.paths: dict[str, Path] = {}
         self.kinds: dict[tuple[object, ...], Kind] = {}

@@ -12,6 +12,7 @@ import trio
 
 from ..errors import ClosedError, UnknownAgentError, UsageError
 from ..limits import Limits, nano_usd
+from ..messages import clean_text
 from ..records import Head, Profile
 from ..tools import TREE_TOOLS, Leftover, Tool, find_leftovers, permission_mode, tighter, tool, tool_name
 from .agent import Agent, view_of
@@ -152,7 +153,8 @@ class Swarm:
     def _system(self, system: str) -> int:
         if not system:
             return 0
-        seq = self._runtime.burst.content(system.encode(errors="replace"))
+        system = self._runtime.redactor.text(clean_text(system))
+        seq = self._runtime.burst.content(system.encode())
         self._runtime.systems[seq] = system
         return seq
 

@@ -132,7 +132,7 @@ class SwarmTree:
     def submit(self, agent: int, result: str) -> None:
         """Take the agent's result."""
         node = self._runtime.nodes[agent]
-        result = clean_text(result)
+        result = self._runtime.redactor.text(clean_text(result))
         check_result(node.profile.result_schema, result)
         self._runtime.absorb(node, Submit(result))
 
@@ -212,7 +212,7 @@ def check_spawn(runtime: Runtime, parent: Node | None, prompt: str, name: str, p
     Raises:
         UsageError, BudgetError, LimitError: what is wrong and what to do.
     """
-    prompt = clean_text(prompt)
+    prompt = runtime.redactor.text(clean_text(prompt))
     limits = profile.limits
     if not prompt.strip():
         raise UsageError("the prompt is empty; say what the agent is to do")
