@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -221,7 +222,7 @@ def admit_next(runtime: Runtime, node: Node) -> None:
 
 
 def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
-    """Let one who waits for ``ledger`` look again; it lets the next one, so none is forgotten and none is woken in vain."""
+    """Let one who waits for ``ledger`` look again; that one lets the next, so none is forgotten."""
     queue = runtime.budget_queues.get(ledger)
     while queue:
         parked = queue.popleft()
@@ -232,7 +233,7 @@ def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
         del runtime.budget_queues[ledger]
 
 
-def _emitter(runtime: Runtime, node: Node):  # type: ignore[no-untyped-def]
+def _emitter(runtime: Runtime, node: Node) -> Callable[[Delta], None] | None:
     if not runtime.watchers.is_watched(node):
         return None
     agent, name = node.id, node.name

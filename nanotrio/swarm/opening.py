@@ -94,6 +94,8 @@ async def open_swarm(
         environment: what models and tools see in place of ``os.environ``. Provider keys are not handed to processes.
         directory: where agents work; the current directory by default.
         permission_mode: ``manual``, ``acceptEdits``, ``plan`` or ``bypassPermissions``.
+        allowed_tools: names of tools that need not be asked for in ``manual`` mode.
+        denied_tools: names of tools that no agent may use.
         approve: asked in ``manual`` mode before a tool with an effect runs; without it such calls are denied.
 
     Leaving the block normally waits until every root is idle, then flushes and closes. Leaving it by an exception or
@@ -132,7 +134,7 @@ async def open_swarm(
             try:
                 yield swarm
                 await _idle(runtime)
-            except BaseException as raised:  # noqa: BLE001 - it is raised again once the agents are gone
+            except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
                 error = raised
             await _wind_down(runtime, closing, is_interrupted=error is not None)
         await _finish(runtime, error)

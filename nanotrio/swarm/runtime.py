@@ -150,7 +150,7 @@ class Runtime:
         model = self.models.get(name)
         if model is None:
             if self.client is None and not name.startswith("scripted"):
-                from ..models.transport import make_client  # noqa: PLC0415 - httpx costs 80 ms to import
+                from ..models.transport import make_client
 
                 self.client = make_client(self.settings.environment)
             model = self.models[name] = open_model(name, environment=self.settings.environment, client=self.client)
@@ -159,7 +159,7 @@ class Runtime:
     def close_client(self) -> None:
         """Close the connections to model servers."""
         if self.client is not None:
-            from ..models.transport import close_client  # noqa: PLC0415 - as above
+            from ..models.transport import close_client
 
             close_client(self.client)
 
