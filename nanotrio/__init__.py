@@ -1,0 +1,30 @@
+"""An agent harness for swarms, on Trio.
+
+One process holds a tree of agents. A running agent is a task in its parent's nursery, so cancellation and budgets run
+down the lineage; every agent's session is a chain of records in a store that survives a SIGKILL.
+
+::
+
+    async with nanotrio.open_swarm(store="sqlite:swarm.db", model="anthropic/claude-sonnet-4-5") as swarm:
+        agent = await swarm.spawn("Which file is longest?", tools=[word_count], budget_usd=0.50)
+        outcome = await agent.wait()
+        print(outcome.status, outcome.result, outcome.cost_usd)
+"""
+
+from .limits import Limits
+from .swarm import Agent, AgentView, Approval, Outcome, Swarm, open_swarm
+from .tools import Tool, ToolContext, ToolOutput, tool
+
+__all__ = [
+    "Agent",
+    "AgentView",
+    "Approval",
+    "Limits",
+    "Outcome",
+    "Swarm",
+    "Tool",
+    "ToolContext",
+    "ToolOutput",
+    "open_swarm",
+    "tool",
+]

@@ -74,6 +74,8 @@ class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=Tru
     """Bytes of one tool result that go to the model; the rest lies in a file that the result names."""
     max_message_bytes: int = 200_000
     """Bytes of one mail's text."""
+    max_output_file_bytes: int = 64 * 2**20
+    """Bytes of a long output that are kept in the file its result names; what comes later is read and dropped."""
 
     def within(self, outer: Limits) -> Limits:
         """Return the least of both, field by field; None counts as no bound."""

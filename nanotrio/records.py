@@ -35,7 +35,6 @@ __all__ = [
     "ChildEnded",
     "Closed",
     "Content",
-    "Continued",
     "Fact",
     "Head",
     "LimitsSet",
@@ -43,6 +42,7 @@ __all__ = [
     "MailKind",
     "MailRead",
     "MailReturned",
+    "MailTaken",
     "OutcomeStatus",
     "Profile",
     "Record",
@@ -116,6 +116,12 @@ class MailRead(msgspec.Struct, frozen=True, gc=False, tag="read", array_like=Tru
     read_seq: int
 
 
+class MailTaken(msgspec.Struct, frozen=True, gc=False, tag="taken", array_like=True):
+    """These mails were handed to the model by the result of a waiting call, so no notice repeats them."""
+
+    seqs: tuple[int, ...]
+
+
 class MailReturned(msgspec.Struct, frozen=True, gc=False, tag="unread", array_like=True):
     """The recipient closed: every unread mail up to ``read_seq`` went back as undeliverable."""
 
@@ -167,6 +173,8 @@ class ToolEnded(msgspec.Struct, frozen=True, gc=False, tag="ended", array_like=T
     call_id: str
     content: str
     is_error: bool = False
+    mistake: str = ""
+    """What the model did wrong, where it did: the same one several times in a row ends the turn."""
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False, tag="submitted", array_like=True):
@@ -199,12 +207,6 @@ class LimitsSet(msgspec.Struct, frozen=True, gc=False, tag="limits", array_like=
     """The agent's limits were changed while it lived."""
 
     limits: Limits
-
-
-class Continued(msgspec.Struct, frozen=True, gc=False, tag="continued", array_like=True):
-    """The conversation goes on from the state after record ``seq`` (rewind, compaction); nothing is deleted."""
-
-    seq: int
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False, tag="snapshot", array_like=True):
@@ -243,6 +245,7 @@ Fact: TypeAlias = (
     | MailArrived
     | TurnStarted
     | MailRead
+    | MailTaken
     | MailReturned
     | Reserved
     | Replied
@@ -252,7 +255,6 @@ Fact: TypeAlias = (
     | Submitted
     | ChildEnded
     | LimitsSet
-    | Continued
     | Snapshot
     | TurnEnded
     | Settled
@@ -260,7 +262,7 @@ Fact: TypeAlias = (
     | Closed
 )
 
-_KINDS = frozenset(kind.__struct_config__.tag for kind in Fact.__args__)  # type: ignore[attr-defined]
+_KINDS = frozenset(kind.__struct_config__.tag for kind in Fact.__args__)
 
 
 class _Facts(msgspec.Struct, array_like=True):

@@ -63,13 +63,15 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     """Of a write-ahead log that was not yet moved into the main file."""
     commits: int
     """Since this store was opened here."""
+    warning: str = ""
+    """What a person should know, such as a reader that keeps a write-ahead log growing; empty when all is well."""
 
 
 class Store(Protocol):
     """A durable log of records with a cache of heads; one writer, any number of readers.
 
-    No method may be called while another of the same store runs, but for reads by a store of its own that was opened
-    read-only. Every method checkpoints unless it says otherwise. Errors are ``StoreError`` and its kinds.
+    One commit at a time. Reads (heads, load, scan, statistics) may run beside a commit and beside each other, and see
+    whole batches. Every method checkpoints unless it says otherwise. Errors are ``StoreError`` and its kinds.
     """
 
     async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
@@ -89,6 +91,7 @@ class Store(Protocol):
 
         Raises:
             FencedError: another process owns the store now; nothing was written.
+            StoreDamagedError: the batch does not follow the log's last record, or the log cannot be written at all.
             StoreError: nothing was written, and the same batch may be tried again.
         """
         ...
@@ -102,11 +105,15 @@ class Store(Protocol):
         """
         ...
 
-    async def load(self, last_seq: int, *, stop_seq: int = 0) -> list[Record]:
-        """Return one chain, oldest first: ``last_seq``, its ``prev``, and so on, down to ``stop_seq`` or the first.
+    async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
+        """Return one chain for each ``(last_seq, stop_seq)``, in the order asked, each oldest first.
+
+        A chain is the record ``last_seq``, its ``prev``, and so on, as far as their numbers are at least ``stop_seq``
+        (that one included; 0 for the whole chain). A ``last_seq`` of 0 is an empty chain. Chains that are asked for
+        together are walked together, which is several times cheaper than one by one: ask for some hundreds.
 
         Raises:
-            StoreDamagedError: a record of the chain is missing.
+            StoreDamagedError: a record of a chain is missing.
         """
         ...
 

@@ -1,0 +1,9 @@
+"""The Trio runtime: a swarm, its agents, and what can be seen of them."""
+
+from .agent import Agent
+from .opening import open_swarm
+from .outcome import AgentView, Outcome
+from .runtime import Approval, Approver
+from .swarm import Swarm, SwarmStatistics
+
+__all__ = ["Agent", "AgentView", "Approval", "Approver", "Outcome", "Swarm", "SwarmStatistics", "open_swarm"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,10 @@ class Processes(Protocol):
         """A process group or session led by ``pid`` was started for the agent."""
         ...
 
+    def forget(self, pid: int) -> None:
+        """The group led by ``pid`` has no member left, so its number may come to mean somebody else."""
+        ...
+
     def marks(self) -> Mapping[str, str]:
         """Environment variables to start every process with; descendants are known by them."""
         ...
@@ -50,7 +54,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     """The same for a repeated run of the same call."""
     tree: Any = None
     """The ``Tree`` of ``tools.agents``; used by the agents' own tools alone."""
-    state: dict[str, Any] = {}  # noqa: RUF012 - replaced by the agent's own at every call
+    state: dict[str, Any] = {}  # replaced by the agent's own at every call
     """The agent's own small memory between calls (``bash`` keeps its directory here); not durable."""
 
 
@@ -63,15 +67,21 @@ class Tool(msgspec.Struct, frozen=True):
     """
 
     spec: ToolSpec
-    run: (
-        Callable[[ToolContext, dict[str, Any]], Awaitable[ToolOutput]]
-        | Callable[[ToolContext, dict[str, Any]], ToolOutput]
-    )
+    run: Callable[[ToolContext, dict[str, Any]], Any]
+    """Awaitable, giving a ``ToolOutput``; of an ``inline`` tool plain, giving an ``agents.AgentAnswer``."""
     parse: Callable[[str], dict[str, Any]]
-    """Turn the JSON text of an object into validated arguments; raises ``ToolError`` saying what is missing or wrong."""
+    """Turn the JSON text of an object into validated arguments; raises ``ToolError`` saying what is wrong."""
     effect: bool = True
-    """It may change something outside the tree: its intent is durable before it runs, and it is never silently run again."""
+    """It may change something outside the tree: its intent is durable first, and it is never silently run again."""
     idempotent: bool = False
     """It may be run again after a crash; it is handed the same ``idempotency_key``."""
     inline: bool = False
     """``run`` is a plain function of the tree, called between two awaits, so its records share the call's group."""
+    function: Callable[..., Any] | None = None
+    """What ``@tool`` was put on; calling the tool calls it, so a decorated function can still be used and tested."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the plain function, without checking arguments or shaping the result."""
+        if self.function is None:
+            raise TypeError(f"the tool {self.spec.name!r} was not made from a function and cannot be called")
+        return self.function(*arguments, **named)

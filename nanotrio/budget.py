@@ -1,0 +1,83 @@
+"""The ledger of a lineage: what may still be spent below an agent.
+
+Theory of operation
+-------------------
+Each agent has a ledger, linked to its parent's. A model call first reserves its worst case along the whole lineage and
+settles on what it really cost, so at every moment and for every ancestor with a cap::
+
+    settled + reserved <= cap
+
+A cap is a limit, not an allocation: the caps of siblings may sum above their parent's, and whoever reserves first has
+it. Raising or lowering a cap in flight changes what is admitted from then on. ``settled`` is what was spent, plus what
+a crash left uncertain. All amounts are nano-USD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """One agent's account; ``owner`` is its name, for people."""
+
+    __slots__ = ("cap", "owner", "parent", "reserved", "settled")
+
+    def __init__(self, owner: str, cap: int | None = None, parent: Ledger | None = None, settled: int = 0) -> None:
+        self.owner = owner
+        self.cap = cap
+        self.parent = parent
+        self.reserved = 0
+        self.settled = settled
+
+    def lineage(self) -> Iterator[Ledger]:
+        """Yield this ledger and its ancestors', upwards."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            yield ledger
+            ledger = ledger.parent
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether this agent or an ancestor has a cap."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            if ledger.cap is not None:
+                return True
+            ledger = ledger.parent
+        return False
+
+    @property
+    def room(self) -> int | None:
+        """What this ledger alone would still admit; None without a cap."""
+        return None if self.cap is None else self.cap - self.settled - self.reserved
+
+    def tightest(self) -> Ledger | None:
+        """Return the ledger of the lineage with the least left to spend (reservations do not count), if any is capped."""
+        capped = [ledger for ledger in self.lineage() if ledger.cap is not None]
+        return min(capped, key=lambda ledger: (ledger.cap or 0) - ledger.settled, default=None)
+
+    def refusing(self, amount: int) -> Ledger | None:
+        """Return the ledger with the least room among those that would not admit ``amount``; None if all would."""
+        worst: Ledger | None = None
+        for ledger in self.lineage():
+            room = ledger.room
+            if room is not None and amount > room and (worst is None or room < (worst.room or 0)):
+                worst = ledger
+        return worst
+
+    def reserve(self, amount: int) -> None:
+        """Hold ``amount`` along the lineage; call it only where ``refusing(amount)`` is None."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.reserved += amount
+            ledger = ledger.parent
+
+    def settle(self, reserved: int, spent: int) -> None:
+        """Give a reservation back and count what was really spent, along the lineage."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.reserved -= reserved
+            ledger.settled += spent
+            ledger = ledger.parent

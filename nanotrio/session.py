@@ -1,0 +1,467 @@
+"""One agent's durable conversation, rebuilt by applying its records in order.
+
+Theory of operation
+-------------------
+A session changes in one way only: a fact is applied. While an agent runs, each fact is applied at the moment it is
+decided; after a restart the same facts are applied from the store. Both give an equal session, and a test holds them
+to it. Nothing here reads a clock, a file or a random number.
+
+The conversation grows by four facts: ``TurnStarted`` and ``MailRead`` add a user message made of the mails they
+consume, ``Replied`` adds the assistant's, and the last ``ToolEnded`` of a reply adds one user message with the
+results in the order of the calls, whatever the order they came in.
+
+Unread mails wait in ``unread``. What is told between steps (everything but prompts and texts) can be read by a
+running turn; a new turn reads all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import cbor2
+import msgspec
+
+from .limits import Limits
+from .messages import Message, Text, ToolCall, ToolResult, Usage
+from .records import (
+    AttemptFailed,
+    ChildEnded,
+    Closed,
+    Content,
+    Fact,
+    Head,
+    LimitsSet,
+    MailArrived,
+    MailRead,
+    MailReturned,
+    MailTaken,
+    Record,
+    Replied,
+    Reserved,
+    Restarted,
+    Settled,
+    Snapshot,
+    Spawned,
+    Status,
+    Submitted,
+    ToolEnded,
+    ToolIntended,
+    TurnEnded,
+    TurnStarted,
+    decode_facts,
+)
+
+__all__ = ["Ended", "Mail", "OpenCall", "Session", "Turn", "render_mails"]
+
+SNAPSHOT_RECORDS = 1_000
+"""A chain gets a snapshot after this many records, or as many as the last snapshot covered where that is more:
+so the bytes written for snapshots stay in proportion to the chain."""
+
+_MAX_NOTICE_CHARACTERS = 4_000
+_MAX_TASK_CHARACTERS = 80
+
+
+class Mail(msgspec.Struct, frozen=True, gc=False):
+    """A mail that waits; ``seq`` is its id. ``kind`` is a ``MailKind``, or ``"child"`` for a child's end."""
+
+    seq: int
+    kind: str
+    sender: int
+    sender_name: str
+    text: str
+
+    @property
+    def is_told_between_steps(self) -> bool:
+        """Whether a running turn reads it before its next model call."""
+        return self.kind not in ("prompt", "text")
+
+
+class OpenCall(msgspec.Struct):
+    """A call of the last reply, on its way to its one result."""
+
+    call: ToolCall
+    intended: bool = False
+    """It may have been dispatched: its intent is on record."""
+    child: int = 0
+    """It waits for this child."""
+    result: ToolResult | None = None
+
+
+class Turn(msgspec.Struct):
+    """A turn that is open."""
+
+    number: int
+    since_us: int
+    """When it began, or was taken up again after a restart."""
+    elapsed_us: int = 0
+    """How long it had run before ``since_us``; time in which no process ran is not counted."""
+    steps: int = 0
+    """Model calls that were answered."""
+    tool_calls: int = 0
+    stop: str = ""
+    """Why the last reply stopped; empty where the model is to be asked next."""
+    calls: list[OpenCall] = []
+    last_text: str = ""
+    submitted: str | None = None
+    failed_attempts: int = 0
+    """In a row."""
+    failure_kind: str = ""
+    failure: str = ""
+    mistake: str = ""
+    mistakes: int = 0
+    """Steps in a row with the same mistake."""
+    mistake_step: int = 0
+    restarts: int = 0
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The last turn that ended: its number, its steps and the fact that ended it."""
+
+    turn: int
+    steps: int
+    fact: TurnEnded
+
+
+class Session(msgspec.Struct):
+    """An agent's state, as its facts make it. Read it freely; change it only by ``apply`` and ``apply_fact``."""
+
+    agent: int
+    parent: int = 0
+    root: int = 0
+    depth: int = 0
+    name: str = ""
+    profile: int = 0
+    uuid: str = ""
+    status: Status = "pending"
+    messages: list[Message] = []
+    unread: list[Mail] = []
+    turn: Turn | None = None
+    turns: int = 0
+    """Turns begun."""
+    ended: Ended | None = None
+    limits: Limits | None = None
+    """Set while the agent lived; else those of its profile hold."""
+    usage: Usage = Usage()
+    """Own plus what ended children reported, like all the counts below."""
+    spent_nano: int = 0
+    uncertain_nano: int = 0
+    unpriced: int = 0
+    reserved_nano: int = 0
+    """The open reservation of a model call in flight."""
+    reported: tuple[Usage, int, int, int] = (Usage(), 0, 0, 0)
+    """What the parent was told of so far: usage, spent, uncertain, unpriced."""
+    task: str = ""
+    created_us: int = 0
+    updated_us: int = 0
+    former_us: int = 0
+    """When the record before the last was made."""
+    last_seq: int = 0
+    snapshot_seq: int = 0
+    records: int = 0
+    """Records on the chain."""
+    snapshot_records: int = 0
+    """Records that the newest snapshot covers."""
+
+    def apply(self, record: Record) -> None:
+        """Apply one record of the chain, in place.
+
+        Raises:
+            RecordError: a fact this version does not know.
+        """
+        self.begin_record(record.seq, record.at_us)
+        for fact in decode_facts(record.facts):
+            self.apply_fact(fact)
+
+    def begin_record(self, seq: int, at_us: int) -> None:
+        """The facts that follow belong to record ``seq``."""
+        self.last_seq = seq
+        self.records += 1
+        self.former_us = self.updated_us
+        self.updated_us = at_us
+        if not self.created_us:
+            self.created_us = at_us
+
+    def apply_fact(self, fact: Fact) -> None:
+        """Apply one fact of the record begun last."""
+        _APPLY[type(fact)](self, fact)
+
+    def is_due_for_snapshot(self) -> bool:
+        """Whether the chain's next record should begin with a snapshot."""
+        return self.records - self.snapshot_records >= max(SNAPSHOT_RECORDS, self.snapshot_records)
+
+    def snapshot(self) -> Snapshot:
+        """Return the fact that stands for everything before it."""
+        return Snapshot(cbor2.dumps(msgspec.to_builtins(self, builtin_types=(bytes,))))
+
+    def news(self) -> list[Mail]:
+        """Return the unread mails that a running turn reads before its next model call."""
+        return [mail for mail in self.unread if mail.kind not in ("prompt", "text")]
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is something left to do: an open or unsettled turn, or unread mail."""
+        return self.status != "closed" and (self.status != "idle" or bool(self.unread))
+
+    def head(self) -> Head:
+        """Return the head as it stands."""
+        _, spent, uncertain, _ = self.reported
+        return Head(
+            agent=self.agent,
+            parent=self.parent,
+            root=self.root,
+            name=self.name,
+            status=self.status,
+            unfinished=self.is_unfinished,
+            last_seq=self.last_seq,
+            snapshot_seq=self.snapshot_seq,
+            turn=self.turns,
+            outcome=self.ended.fact.status if self.ended else None,
+            usage=self.usage,
+            spent_nano=self.spent_nano,
+            uncertain_nano=self.uncertain_nano,
+            reserved_nano=self.reserved_nano,
+            unreported_nano=self.spent_nano + self.uncertain_nano - spent - uncertain,
+            unpriced=self.unpriced,
+            created_us=self.created_us,
+            updated_us=self.updated_us,
+            uuid=self.uuid,
+            task=self.task,
+        )
+
+    def report(self) -> tuple[Usage, int, int, int]:
+        """Return what the parent has not been told of yet: usage, spent, uncertain, unpriced."""
+        usage, spent, uncertain, unpriced = self.reported
+        own = self.usage
+        return (
+            Usage(
+                own.input - usage.input,
+                own.output - usage.output,
+                own.cache_read - usage.cache_read,
+                own.cache_write - usage.cache_write,
+            ),
+            self.spent_nano - spent,
+            self.uncertain_nano - uncertain,
+            self.unpriced - unpriced,
+        )
+
+
+def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
+    """Return what the model reads of ``mails``: a prompt as it is, all else with a word on where it comes from."""
+    lines: list[str] = []
+    left = 0
+    for mail in mails:
+        if len(lines) >= max_lines:
+            left += 1
+            continue
+        text = mail.text
+        if mail.kind != "prompt" and len(text) > _MAX_NOTICE_CHARACTERS:
+            text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(mail.text)} characters in all]"
+        match mail.kind:
+            case "prompt" | "steer" if not mail.sender:
+                lines.append(text)
+            case "child":
+                lines.append(f"[{mail.sender_name} {text}]")
+            case "text" | "steer" | "prompt":
+                lines.append(f"[message from {mail.sender_name or 'outside'}] {text}")
+            case _:
+                lines.append(f"[{mail.kind}] {text}")
+    if left:
+        lines.append(f"and {left} more: list_agents")
+    return "\n".join(lines)
+
+
+def _spawned(session: Session, fact: Spawned) -> None:
+    session.parent, session.root, session.depth = fact.parent, fact.root or session.agent, fact.depth
+    session.name, session.profile, session.uuid = fact.name, fact.profile, fact.uuid
+
+
+def _mail_arrived(session: Session, fact: MailArrived) -> None:
+    if not session.task and fact.kind == "prompt":
+        session.task = " ".join(fact.text[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
+    session.unread.append(Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
+
+
+def _child_ended(session: Session, fact: ChildEnded) -> None:
+    session.usage += fact.usage
+    session.spent_nano += fact.cost_nano
+    session.uncertain_nano += fact.uncertain_nano
+    session.unpriced += fact.unpriced
+    if session.status != "closed":
+        text = f"{fact.status}: {fact.result or fact.last_text}"
+        if fact.status != "completed":
+            text = f"{fact.status}: {fact.reason}" + (f"; its last text: {fact.last_text}" if fact.last_text else "")
+        session.unread.append(Mail(session.last_seq, "child", fact.child, fact.name, text))
+
+
+def _take(session: Session, wanted: Callable[[Mail], bool]) -> list[Mail]:
+    taken = [mail for mail in session.unread if wanted(mail)]
+    session.unread = [mail for mail in session.unread if not wanted(mail)] if len(taken) < len(session.unread) else []
+    return taken
+
+
+def _tell(session: Session, mails: list[Mail]) -> None:
+    if text := render_mails(mails):
+        session.messages.append(Message("user", (Text(text),)))
+
+
+def _turn_started(session: Session, fact: TurnStarted) -> None:
+    session.turn = Turn(number=fact.turn, since_us=session.updated_us)
+    session.turns = fact.turn
+    session.status = "running"
+    _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
+
+
+def _mail_read(session: Session, fact: MailRead) -> None:
+    _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq and mail.is_told_between_steps))
+
+
+def _mail_taken(session: Session, fact: MailTaken) -> None:
+    seqs = frozenset(fact.seqs)
+    _take(session, lambda mail: mail.seq in seqs)
+
+
+def _mail_returned(session: Session, fact: MailReturned) -> None:
+    _take(session, lambda mail: mail.seq <= fact.read_seq)
+
+
+def _reserved(session: Session, fact: Reserved) -> None:
+    session.reserved_nano = fact.amount_nano
+
+
+def _count(session: Session, usage: Usage, cost_nano: int | None) -> None:
+    session.reserved_nano = 0
+    session.usage += usage
+    if cost_nano is None:
+        session.unpriced += 1
+    else:
+        session.spent_nano += cost_nano
+
+
+def _replied(session: Session, fact: Replied) -> None:
+    _count(session, fact.usage, fact.cost_nano)
+    turn = session.turn
+    if turn is None:
+        return
+    turn.steps += 1
+    turn.failed_attempts, turn.failure_kind, turn.failure = 0, "", ""
+    turn.stop = fact.stop
+    calls = [OpenCall(part) for part in fact.parts if isinstance(part, ToolCall)]
+    turn.calls = calls
+    turn.tool_calls += len(calls)
+    if fact.parts:
+        session.messages.append(Message("assistant", fact.parts, fact.model))
+    if text := "".join([part.text for part in fact.parts if isinstance(part, Text)]):
+        turn.last_text = text
+
+
+def _attempt_failed(session: Session, fact: AttemptFailed) -> None:
+    if fact.cost_nano is None and not any(msgspec.structs.astuple(fact.usage)):
+        session.reserved_nano = 0
+    else:
+        _count(session, fact.usage, fact.cost_nano)
+    session.uncertain_nano += fact.uncertain_nano
+    if session.turn is not None:
+        session.turn.failed_attempts += 1
+        session.turn.failure_kind, session.turn.failure = fact.kind, fact.message
+
+
+def _tool_intended(session: Session, fact: ToolIntended) -> None:
+    for call in session.turn.calls if session.turn else ():
+        if call.call.id == fact.call_id:
+            call.intended, call.child = True, fact.child
+
+
+def _tool_ended(session: Session, fact: ToolEnded) -> None:
+    turn = session.turn
+    if turn is None:
+        return
+    done = True
+    for call in turn.calls:
+        if call.result is None:
+            if call.call.id == fact.call_id:
+                call.result = ToolResult(fact.call_id, fact.content, fact.is_error)
+            else:
+                done = False
+    _count_mistake(turn, fact.mistake)
+    if done and turn.calls:
+        results = tuple([call.result for call in turn.calls if call.result is not None])
+        session.messages.append(Message("user", results))
+        turn.calls = []
+        turn.stop = ""
+
+
+def _count_mistake(turn: Turn, mistake: str) -> None:
+    if not mistake:
+        turn.mistake, turn.mistakes = "", 0
+    elif mistake != turn.mistake:
+        turn.mistake, turn.mistakes, turn.mistake_step = mistake, 1, turn.steps
+    elif turn.mistake_step != turn.steps:
+        turn.mistakes, turn.mistake_step = turn.mistakes + 1, turn.steps
+
+
+def _submitted(session: Session, fact: Submitted) -> None:
+    if session.turn is not None:
+        session.turn.submitted = fact.result
+
+
+def _limits_set(session: Session, fact: LimitsSet) -> None:
+    session.limits = fact.limits
+
+
+def _turn_ended(session: Session, fact: TurnEnded) -> None:
+    turn = session.turn
+    session.ended = Ended(session.turns, turn.steps if turn else 0, fact)
+    session.turn = None
+    session.status = "settling"
+
+
+def _settled(session: Session, _: Settled) -> None:
+    if session.status != "closed":
+        session.status = "idle"
+    session.reported = (session.usage, session.spent_nano, session.uncertain_nano, session.unpriced)
+
+
+def _restarted(session: Session, _: Restarted) -> None:
+    session.uncertain_nano += session.reserved_nano
+    session.reserved_nano = 0
+    if (turn := session.turn) is not None:
+        turn.restarts += 1
+        turn.elapsed_us += max(0, session.former_us - turn.since_us)
+        turn.since_us = session.updated_us
+
+
+def _closed(session: Session, _: Closed) -> None:
+    session.status = "closed"
+
+
+def _snapshot(session: Session, fact: Snapshot) -> None:
+    if not session.name:  # replay begins here: what came before was not applied
+        state = msgspec.convert(cbor2.loads(fact.state), Session)
+        for field in Session.__struct_fields__:
+            setattr(session, field, getattr(state, field))
+    session.snapshot_seq, session.snapshot_records = session.last_seq, session.records
+
+
+_APPLY: dict[type, Callable[[Session, Any], None]] = {
+    Spawned: _spawned,
+    MailArrived: _mail_arrived,
+    ChildEnded: _child_ended,
+    TurnStarted: _turn_started,
+    MailRead: _mail_read,
+    MailTaken: _mail_taken,
+    MailReturned: _mail_returned,
+    Reserved: _reserved,
+    Replied: _replied,
+    AttemptFailed: _attempt_failed,
+    ToolIntended: _tool_intended,
+    ToolEnded: _tool_ended,
+    Submitted: _submitted,
+    LimitsSet: _limits_set,
+    TurnEnded: _turn_ended,
+    Settled: _settled,
+    Restarted: _restarted,
+    Closed: _closed,
+    Snapshot: _snapshot,
+    Content: lambda session, fact: None,
+}

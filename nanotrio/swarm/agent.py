@@ -1,0 +1,214 @@
+"""The handle of an agent, for the program that uses the swarm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import trio
+
+from ..errors import ClosedError, UsageError
+from ..limits import Limits, nano_usd
+from ..records import Closed, LimitsSet
+from ..tools import Tool
+from .calls import admit_next
+from .ending import end_children, end_trees
+from .events import Event
+from .life import outcome_of
+from .mailroom import deliver, return_unread, wait_for
+from .node import Node
+from .outcome import AgentView, Outcome
+
+if TYPE_CHECKING:
+    from .swarm import Swarm
+
+__all__ = ["Agent", "view_of"]
+
+
+class Agent:
+    """One agent of an open swarm. A handle costs nothing and may be made again from ``swarm.agent(id)``.
+
+    Attributes:
+        id: its number in the store.
+        name: ``NAME.N``, as people and models see it.
+        uuid: of its root.
+    """
+
+    def __init__(self, swarm: Swarm, node: Node) -> None:
+        self._swarm = swarm
+        self._runtime = swarm._runtime  # noqa: SLF001 - a handle is part of its swarm
+        self._node = node
+        self.id = node.id
+        self.name = node.name
+        self.uuid = node.root.session.uuid
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name} {self._node.session.status}>"
+
+    async def wait(self) -> Outcome:
+        """Wait until the agent has nothing left to do and no descendant runs; return its last turn's outcome.
+
+        The outcome is durable when this returns. Cancelling it only ends the wait. Checkpoints.
+
+        Raises:
+            ClosedError: the agent was interrupted before its turn ended; it can be resumed.
+        """
+        await wait_for(self._runtime, [self._node], "all", None)
+        session = self._node.session
+        if session.ended is None or self._node.sealed == "interrupted":
+            raise ClosedError(
+                f"{self.name} was interrupted before its turn ended; resume({self.id}) goes on from there"
+            )
+        seq = session.last_seq
+        if seq > self._runtime.journal.durable_seq:
+            await self._runtime.journal.durable(seq)
+        return outcome_of(self._node)
+
+    async def spawn(
+        self,
+        prompt: str,
+        *,
+        name: str = "agent",
+        model: str | None = None,
+        system: str | None = None,
+        tools: Sequence[Tool | str] | None = None,
+        budget_usd: float | None = None,
+        timeout_seconds: float | None = None,
+        limits: Limits | None = None,
+        directory: Path | str | None = None,
+        permission_mode: str | None = None,
+        result_type: Any = None,
+    ) -> Agent:
+        """Start a child of this agent; see ``Swarm.spawn``. What is not given is the parent's."""
+        return await self._swarm._spawn(  # noqa: SLF001
+            self._node,
+            prompt,
+            name=name,
+            model=model,
+            system=system,
+            tools=tools,
+            budget_usd=budget_usd,
+            timeout_seconds=timeout_seconds,
+            limits=limits,
+            directory=directory,
+            permission_mode=permission_mode,
+            result_type=result_type,
+        )
+
+    async def send(self, text: str) -> None:
+        """Send a text that the agent reads when its next turn begins; an idle agent begins one now.
+
+        Durable when this returns.
+
+        Raises:
+            ClosedError: the agent was closed or cancelled.
+            LimitError: its mailbox is full, or the text is too long.
+            UsageError: the text is empty.
+        """
+        await self._mail("prompt", text)
+
+    async def steer(self, text: str) -> None:
+        """Send a text that the agent reads before its next model call, in the middle of a turn. Else as ``send``."""
+        await self._mail("steer", text)
+
+    async def _mail(self, kind: Any, text: str) -> None:
+        if not text.strip():
+            raise UsageError("the text is empty; nothing was sent")
+        self._swarm._check_open()  # noqa: SLF001
+        await self._runtime.journal.room()
+        deliver(self._runtime, self._node, kind, None, text)
+        await self._runtime.journal.durable(self._runtime.append())
+
+    async def cancel(self) -> Outcome:
+        """End the agent's turn as cancelled, and everything below it; return when all of it is gone.
+
+        Every process of the subtree is ended too; what would not go within ``max_reap_seconds`` is named in
+        ``survivors``. The agent takes no more mail, but ``resume`` still goes on from its id. Safe to call twice.
+        """
+        remaining = await end_trees(self._runtime, [self._node], "cancelled", "cancelled by its user")
+        await self._runtime.journal.durable(self._runtime.append())
+        outcome = outcome_of(self._node)
+        return msgspec.structs.replace(outcome, survivors=(*outcome.survivors, *remaining)) if remaining else outcome
+
+    async def interrupt(self) -> None:
+        """End the agent's open turn as cancelled, and everything below it, and leave the agent open for more.
+
+        Returns when the turn has ended; at once where none was open.
+        """
+        node = self._node
+        await end_children(self._runtime, node, f"{node.name} was interrupted by its user")
+        if node.session.turn is not None and node.scope is not None:
+            number = node.session.turn.number
+            node.stop = ("cancelled", "interrupted by its user")
+            node.scope.cancel()
+            while node.session.turn is not None and node.session.turn.number == number:
+                await trio.sleep(0.001)
+        await self._runtime.journal.durable(self._runtime.append())
+
+    async def close(self) -> None:
+        """Cancel what runs, and take no more mail. Bounded by ``max_reap_seconds``, and safe to call twice."""
+        node = self._node
+        if node.session.status == "closed":
+            await trio.lowlevel.checkpoint()
+            return
+        if any(each.is_counted for each in node.subtree()):
+            await self.cancel()
+            return
+        return_unread(self._runtime, node)
+        self._runtime.record(node, (Closed("closed by its user"),))
+        await self._runtime.journal.durable(self._runtime.append())
+
+    async def set_budget(self, budget_usd: float | None) -> None:
+        """Set the agent's cap, in dollars over its whole life with its descendants; it holds from the next call on.
+
+        Raises:
+            UsageError: the amount is negative.
+        """
+        if budget_usd is not None and budget_usd < 0:
+            raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
+        node = self._node
+        budget = None if budget_usd is None else nano_usd(budget_usd)
+        node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)
+        node.ledger.cap = budget
+        self._runtime.record(node, (LimitsSet(node.limits),))
+        admit_next(self._runtime, node)
+        await self._runtime.journal.durable(self._runtime.append())
+
+    def view(self) -> AgentView:
+        """Return the agent as it stands."""
+        return view_of(self._node)
+
+    def events(self) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[Event]]:
+        """Watch the agent and its descendants: an async context manager over a stream of events."""
+        return self._runtime.watchers.watch(self._node)
+
+
+def view_of(node: Node) -> AgentView:
+    """Return a node as a value."""
+    session = node.session
+    status: str = session.status
+    if node.sealed == "interrupted" and session.is_unfinished:
+        status = "interrupted"
+    return AgentView(
+        id=node.id,
+        name=node.name,
+        parent=session.parent,
+        root=session.root,
+        depth=session.depth,
+        status=status,
+        model=node.profile.model,
+        turn=session.turns,
+        outcome=session.ended.fact.status if session.ended else None,
+        usage=session.usage,
+        spent_nano=session.spent_nano,
+        uncertain_nano=session.uncertain_nano,
+        unpriced=session.unpriced,
+        waiting_for=node.waiting_for or ("a slot" if node.is_queued else ""),
+        task=session.task,
+        uuid=session.uuid,
+        created_us=session.created_us,
+        updated_us=session.updated_us,
+    )

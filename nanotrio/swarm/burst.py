@@ -1,0 +1,80 @@
+"""What agents append between two awaits, gathered into one group.
+
+Theory of operation
+-------------------
+Facts are applied to their session at the moment they are decided, and collected here: one record for each agent that
+got any, numbered in the order they were opened. ``append`` hands them to the journal as one group. Everything from the
+first fact to ``append`` happens without an await, so a mail and the result of the call that sent it never part, and
+a record's number is known before it is encoded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from ..journal import Journal
+from ..records import Fact, Record, encode_facts
+from ..session import Session
+
+__all__ = ["Burst"]
+
+
+class Burst:
+    """The open group of a swarm."""
+
+    __slots__ = ("_at_us", "_entries", "_journal", "_rows")
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._rows: list[Any] = []
+        """In order of number: content records, and (prev, agent, facts) that are encoded when the group is closed."""
+        self._entries: dict[int, list[Fact]] = {}
+        self._at_us = 0
+
+    def add(self, session: Session, facts: Iterable[Fact]) -> None:
+        """Apply ``facts`` to ``session``, and append them with this group."""
+        entry = self._entries.get(session.agent)
+        if entry is None:
+            if not self._rows:
+                self._at_us = time.time_ns() // 1_000
+            entry = self._entries[session.agent] = []
+            prev = session.last_seq
+            seq = self._journal.next_seq + len(self._rows)
+            self._rows.append((prev, session.agent, entry))
+            session.begin_record(seq, self._at_us)
+            if session.is_due_for_snapshot():
+                snapshot = session.snapshot()
+                entry.append(snapshot)
+                session.apply_fact(snapshot)
+        for fact in facts:
+            entry.append(fact)
+            session.apply_fact(fact)
+
+    def content(self, body: bytes) -> int:
+        """Return the number of the record that holds ``body``, writing it with this group unless it is known."""
+        if not self._rows:
+            self._at_us = time.time_ns() // 1_000
+        return self._journal.content(body, self._at_us, self._rows)
+
+    def append(self) -> int:
+        """Hand the group to the journal; return the number of its last record, or of the last one before."""
+        rows = self._rows
+        journal = self._journal
+        seq = journal.next_seq
+        if not rows:
+            return seq - 1
+        at_us = self._at_us
+        group = []
+        for row in rows:
+            if type(row) is tuple:
+                prev, agent, facts = row
+                group.append(Record(seq, prev, agent, at_us, encode_facts(facts)))
+            else:
+                group.append(row)
+            seq += 1
+        self._rows = []
+        self._entries = {}
+        journal.append_nowait(group)
+        return seq - 1

@@ -1,0 +1,245 @@
+"""One model call of an agent: encode, reserve, ask, settle."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import trio
+
+from ..budget import Ledger
+from ..errors import BudgetError, ModelError
+from ..limits import usd
+from ..messages import Message, Usage
+from ..models import Delta, Price, delay_seconds
+from ..records import Replied
+from ..turn import Admitted, Failed, ModelReplied, Retry, Stop
+from .events import AgentWaiting, AttemptRetried, MessageReplied, TextDelta, ThinkingDelta
+from .node import Node
+from .pump import Parked
+from .runtime import Runtime
+
+__all__ = ["admit_next", "ask_model", "back_off"]
+
+_BYTES_PER_TOKEN = 3
+"""A cautious guess of how many bytes of a request make a token; real text has three to five."""
+
+
+async def ask_model(runtime: Runtime, node: Node) -> None:
+    """Make one attempt of a model call and record what came of it.
+
+    Cancelled while the call is in flight, what it may have cost is recorded as uncertain, unless the subtree was
+    interrupted: then nothing is written.
+    """
+    await _wait_for_gate(runtime, node)
+    max_tokens = node.limits.max_output_tokens
+    body = _encode(runtime, node, max_tokens)
+    price = node.model.price
+    amount = 0
+    if price is not None:
+        amount = _worst_case(node, body, price, max_tokens)
+        try:
+            amount, lowered = await _reserve(runtime, node, amount, price, max_tokens)
+        except BudgetError as error:
+            runtime.absorb(node, Stop("budget_exceeded", str(error)))
+            return
+        if lowered != max_tokens:
+            body = _encode(runtime, node, lowered)
+    is_capped = node.ledger.is_capped
+    if is_capped:
+        runtime.absorb(node, Admitted(amount))
+    seq = runtime.append()
+    try:
+        if is_capped and runtime.settings.durability != "async":
+            await runtime.journal.durable(seq)
+        emit = _emitter(runtime, node) if runtime.watchers.count else None
+        reply = await node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
+    except ModelError as error:
+        _attempt_failed(runtime, node, error, amount, price)
+    except Exception as error:  # noqa: BLE001 - a child's failure is a value, whatever raised it
+        broken = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
+        _attempt_failed(runtime, node, broken, amount, price)
+    except BaseException:
+        node.ledger.settle(amount, amount)
+        if node.sealed != "interrupted":
+            runtime.absorb(node, Failed("cancelled", "the call was cut off", uncertain_nano=amount))
+            runtime.append()
+        admit_next(runtime, node)
+        raise
+    else:
+        try:
+            await runtime.pump.turn()
+        finally:  # paid is paid: a cancel that comes between reply and turn does not lose it
+            cost = price.cost_nano(reply.usage) if price else None
+            node.ledger.settle(amount, cost or 0)
+            replied = Replied(node.model.name, reply.parts, reply.stop, reply.usage, cost)
+            runtime.absorb(node, ModelReplied(replied))
+            runtime.gate(node).succeeded()
+            usage = reply.usage
+            node.body_bytes, node.input_tokens = len(body), usage.input + usage.cache_read + usage.cache_write
+            admit_next(runtime, node)
+        if runtime.watchers.count:
+            message = Message("assistant", reply.parts, node.model.name)
+            runtime.emit(node, MessageReplied(node.id, node.name, message, reply.usage, cost))
+
+
+def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int, price: Price | None) -> None:
+    usage = error.usage if isinstance(error.usage, Usage) else Usage()
+    cost = price.cost_nano(usage) if price else None
+    node.ledger.settle(amount, cost or 0)
+    node.retry_after_seconds = error.retry_after_seconds
+    if error.kind == "rate_limited":
+        runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)
+    runtime.absorb(node, Failed(error.kind, str(error), usage, cost))
+    admit_next(runtime, node)
+
+
+async def back_off(runtime: Runtime, node: Node, retry: Retry) -> bool:
+    """Wait as the failure asks, without a slot; return False where it is not worth another try."""
+    seed = node.id * 1_000 + (node.session.turn.steps if node.session.turn else 0)
+    delay = delay_seconds(retry.kind, retry.attempt, node.retry_after_seconds, seed)  # type: ignore[arg-type]
+    if delay == math.inf:
+        runtime.absorb(node, Stop("failed", retry.message))
+        return False
+    if runtime.watchers.count:
+        runtime.emit(node, AttemptRetried(node.id, node.name, retry.message, delay))
+    await _sleep_without_slot(runtime, node, delay, "another attempt")
+    return True
+
+
+async def _wait_for_gate(runtime: Runtime, node: Node) -> None:
+    gate = runtime.gates.get(node.model.name)
+    while gate is not None and (delay := gate.wait_seconds(trio.current_time(), node.id)) > 0:
+        await _sleep_without_slot(runtime, node, delay, "a rate limit")
+
+
+async def _sleep_without_slot(runtime: Runtime, node: Node, seconds: float, reason: str) -> None:
+    runtime.append()
+    runtime.slots.release(node)
+    _waiting(runtime, node, reason)
+    try:
+        await trio.sleep(seconds)
+        await runtime.slots.acquire(node)
+    finally:
+        node.waiting_for = ""
+
+
+def _waiting(runtime: Runtime, node: Node, reason: str) -> None:
+    node.waiting_for = reason
+    if runtime.watchers.count:
+        runtime.emit(node, AgentWaiting(node.id, node.name, reason))
+
+
+def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
+    codec = node.model.codec
+    name = node.model.name
+    key = (name, node.profile.system, tuple(node.tools), max_tokens)
+    head = runtime.heads.get(key)
+    if head is None:
+        specs = [tool.spec for tool in node.tools.values()]
+        system = runtime.systems[node.profile.system]
+        head = runtime.heads[key] = codec.encode_head(name.partition("/")[2], system, specs, max_tokens)
+    encoded = node.encoded
+    messages = node.session.messages
+    while len(encoded) < len(messages):
+        encoded.append(codec.encode_message(messages[len(encoded)], name))
+    return codec.join(head, encoded)
+
+
+def _worst_case(node: Node, body: bytes, price: Price, max_tokens: int) -> int:
+    size_bytes = len(body)
+    if node.input_tokens and size_bytes >= node.body_bytes:
+        tokens = node.input_tokens + (size_bytes - node.body_bytes) // _BYTES_PER_TOKEN + 1
+    else:
+        tokens = size_bytes // _BYTES_PER_TOKEN + 1
+    return tokens * max(price.input, price.cache_write) + max_tokens * price.output
+
+
+async def _reserve(runtime: Runtime, node: Node, amount: int, price: Price, max_tokens: int) -> tuple[int, int]:
+    """Reserve along the lineage; return the amount and ``max_tokens``, which may have been lowered.
+
+    What does not fit waits while another agent below the capping ancestor holds a reservation.
+
+    Raises:
+        BudgetError: it will not fit; the error names the ancestor.
+    """
+    ledger = node.ledger
+    waited_for: Ledger | None = None
+    try:
+        while (refusing := ledger.refusing(amount)) is not None:
+            if refusing.reserved <= 0:
+                least = node.limits.min_output_tokens
+                room = refusing.room or 0
+                affordable = max_tokens - math.ceil((amount - room) / price.output) if price.output else 0
+                if affordable < least or affordable >= max_tokens:
+                    raise _refusal(node, refusing, amount)
+                amount -= (max_tokens - affordable) * price.output
+                max_tokens = affordable
+                continue
+            waited_for = refusing
+            await _wait_for_room(runtime, node, refusing)
+        ledger.reserve(amount)
+    finally:
+        if waited_for is not None:
+            _admit_from(runtime, waited_for)
+    return amount, max_tokens
+
+
+def _refusal(node: Node, refusing: Ledger, amount: int) -> BudgetError:
+    cap = refusing.cap or 0
+    return BudgetError(
+        f"the budget of {refusing.owner} ({usd(cap):.6g} USD) has {usd(cap - refusing.settled):.6g} USD left, and the "
+        f"next call of {node.name} may cost {usd(amount):.6g} USD",
+        bound="budget_usd",
+        value=usd(cap),
+        holder=refusing.owner,
+    )
+
+
+async def _wait_for_room(runtime: Runtime, node: Node, refusing: Ledger) -> None:
+    runtime.append()
+    runtime.slots.release(node)
+    _waiting(runtime, node, f"the budget of {refusing.owner}")
+    parked = Parked()
+    runtime.budget_queues.setdefault(refusing, deque()).append(parked)
+    try:
+        await parked.wait()
+        await runtime.slots.acquire(node)
+    except BaseException:
+        _admit_from(runtime, refusing)
+        raise
+    finally:
+        node.waiting_for = ""
+
+
+def admit_next(runtime: Runtime, node: Node) -> None:
+    """A reservation of ``node`` was settled: let the next who waits along its lineage look again."""
+    if runtime.budget_queues:
+        for ledger in node.ledger.lineage():
+            _admit_from(runtime, ledger)
+
+
+def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
+    """Let one who waits for ``ledger`` look again; it lets the next one, so none is forgotten and none is woken in vain."""
+    queue = runtime.budget_queues.get(ledger)
+    while queue:
+        parked = queue.popleft()
+        if parked.task is not None:
+            runtime.pump.post(parked)
+            break
+    if queue is not None and not queue:
+        del runtime.budget_queues[ledger]
+
+
+def _emitter(runtime: Runtime, node: Node):  # type: ignore[no-untyped-def]
+    if not runtime.watchers.is_watched(node):
+        return None
+    agent, name = node.id, node.name
+
+    def emit(delta: Delta) -> None:
+        if delta.kind == "text":
+            runtime.emit(node, TextDelta(agent, name, delta.text))
+        elif delta.kind == "thinking":
+            runtime.emit(node, ThinkingDelta(agent, name, delta.text))
+
+    return emit

@@ -1,0 +1,237 @@
+"""The tool calls of one reply: vet, intend, run, and bring each to its one result.
+
+Theory of operation
+-------------------
+Calls of the tree's own tools are made at once, within the open group. Of the others, those that may not run get their
+result at once too. Then the intent of every call with an outside effect is recorded and made durable, and all of them
+run side by side, each in a task and a cancel scope of its own; each result is recorded the moment it is there, so a
+crash in the middle loses only what had none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from ..errors import ClosedError, LimitError, NanotrioError, ToolError, UsageError
+from ..messages import ToolCall, ToolResult
+from ..tools import (
+    SPAWNING,
+    AgentProcesses,
+    Allow,
+    Ask,
+    Deny,
+    EndTree,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    Verdict,
+    WaitFor,
+    judge,
+    strictest,
+    tool_name,
+    without_person,
+)
+from ..turn import Intend, ToolReturned
+from .ending import end_trees
+from .events import AgentWaiting, ToolFinished, ToolStarted
+from .node import Node
+from .runtime import Approval, Runtime
+from .waiting import answer_wait
+
+__all__ = ["run_tools"]
+
+
+class _Job:
+    """A call that is to be run: its tool, its arguments and what it is waiting for."""
+
+    __slots__ = ("arguments", "call", "pending", "tool")
+
+    def __init__(self, call: ToolCall, tool: Tool, arguments: dict[str, object]) -> None:
+        self.call = call
+        self.tool = tool
+        self.arguments = arguments
+        self.pending: WaitFor | EndTree | None = None
+
+
+async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> None:
+    """Bring each of ``calls`` to its result. Cancelled, the calls that have none yet are left open."""
+    jobs: list[_Job] = []
+    for call in calls:
+        job = _vet(runtime, node, call)
+        if job is None:
+            continue
+        if not job.tool.inline:
+            jobs.append(job)
+        elif _run_inline(runtime, node, job):
+            jobs.append(job)
+    if not jobs:
+        return
+    jobs = [job for job in jobs if job.pending is not None or await _is_permitted(runtime, node, job)]
+    effects = [job for job in jobs if job.pending is None and job.tool.effect]
+    if effects:
+        runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
+    seq = runtime.append()
+    if effects and runtime.settings.durability != "async":
+        await runtime.journal.durable(seq)
+    if len(jobs) == 1:
+        await _run(runtime, node, jobs[0])
+    elif jobs:
+        async with trio.open_nursery() as nursery:
+            for job in jobs:
+                nursery.start_soon(_run, runtime, node, job, name=f"{node.name} {job.call.name}")
+
+
+def _vet(runtime: Runtime, node: Node, call: ToolCall) -> _Job | None:
+    """Return the call as a job, or answer it with what is wrong about it."""
+    name = tool_name(call.name)
+    tool = node.tools.get(name)
+    if tool is None:
+        if name in SPAWNING and name in runtime.tools:
+            text = f"max_depth is reached: {node.name} is at depth {node.session.depth}, the last level; do it yourself"
+        else:
+            text = f"there is no tool {call.name!r}; you have {', '.join(node.tools) or 'none'}"
+        _answer(runtime, node, call, text, is_error=True, mistake=f"no tool {call.name}")
+        return None
+    try:
+        return _Job(call, tool, tool.parse(call.arguments))
+    except ToolError as error:
+        _answer(runtime, node, call, str(error), is_error=True, mistake=f"{call.name}: bad arguments")
+    return None
+
+
+def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
+    """Make a call of the tree's own tools; return whether something has to be waited for."""
+    open_call = (
+        next((each for each in node.session.turn.calls if each.call.id == job.call.id), None)
+        if node.session.turn
+        else None
+    )
+    if open_call is not None and open_call.child:  # a spawn that waits, taken up after a crash: join the child again
+        job.pending = WaitFor((open_call.child,), "all", None, open_call.child)
+        return True
+    if runtime.watchers.count:
+        runtime.emit(node, ToolStarted(node.id, node.name, job.call))
+    try:
+        answer = job.tool.run(_context(runtime, node, job.call), job.arguments)
+    except (ToolError, LimitError, UsageError, ClosedError) as error:
+        _answer(runtime, node, job.call, str(error), is_error=True)
+        return False
+    if isinstance(answer, ToolOutput):
+        _answer(runtime, node, job.call, answer.content, is_error=answer.is_error)
+        return False
+    assert isinstance(answer, (WaitFor, EndTree))
+    job.pending = answer
+    if isinstance(answer, WaitFor) and answer.child:
+        runtime.absorb(node, Intend((job.call.id,), answer.child))
+    return True
+
+
+async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
+    """Judge the call by the rules of the whole lineage, asking a person where there is one; answer a denied one."""
+    verdict: Verdict = strictest(
+        [
+            judge(
+                each.profile.permission_mode,  # type: ignore[arg-type]
+                job.tool.spec.name,
+                effect=job.tool.effect,
+                allowed=each.profile.allowed_tools,
+                denied=each.profile.denied_tools,
+            )
+            for each in node.lineage()
+        ]
+    )
+    approve = runtime.settings.approve
+    if isinstance(verdict, Ask) and approve is not None:
+        runtime.append()
+        if await approve(Approval(node.id, node.name, job.call, verdict.text)):
+            verdict = Allow()
+        else:
+            verdict = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
+    verdict = without_person(verdict)
+    if isinstance(verdict, Deny):
+        _answer(runtime, node, job.call, verdict.text, is_error=True)
+        return False
+    return True
+
+
+async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
+    """Run one job and record its result."""
+    if job.pending is not None:
+        output = await _wait(runtime, node, job.pending)
+    else:
+        if runtime.watchers.count:
+            runtime.emit(node, ToolStarted(node.id, node.name, job.call))
+        output = await _call(runtime, node, job)
+    if output is not None:
+        _answer(runtime, node, job.call, output.content, is_error=output.is_error)
+        runtime.append()
+
+
+async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
+    """Call the tool; whatever it raises becomes a result, but for a cancel of the agent."""
+    seconds = node.limits.tool_seconds
+    name = job.call.name
+    try:
+        with trio.move_on_after(seconds):
+            output: ToolOutput = await job.tool.run(_context(runtime, node, job.call), job.arguments)  # type: ignore[misc]
+            return output
+        return ToolOutput(f"{name} was stopped: tool_seconds of {node.name} reached ({seconds:g} s)", True)
+    except trio.Cancelled:
+        raise
+    except ToolError as error:
+        return ToolOutput(str(error), True)
+    except NanotrioError as error:
+        return ToolOutput(f"{name} failed: {error}", True)
+    except BaseException as error:  # noqa: BLE001 - a tool may raise anything, and the model is told
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled):
+            raise
+        return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
+
+
+async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput | None:
+    """Wait without a slot for what the call asked for."""
+    runtime.slots.release(node)
+    node.waiting_for = "agents" if isinstance(pending, WaitFor) else "a subtree to end"
+    if runtime.watchers.count:
+        runtime.emit(node, AgentWaiting(node.id, node.name, node.waiting_for))
+    try:
+        if isinstance(pending, WaitFor):
+            output = await answer_wait(runtime, node, pending)
+        else:
+            target = runtime.nodes[pending.agent]
+            remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
+            output = ToolOutput(
+                f"{target.name} is ended" + (f"; still there: {', '.join(remaining)}" if remaining else "")
+            )
+        await runtime.slots.acquire(node)
+    finally:
+        node.waiting_for = ""
+    return output
+
+
+def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
+    settings = runtime.settings
+    if node.processes is None:
+        node.processes = AgentProcesses(settings.token, node.id)
+    if node.tool_state is None:
+        node.tool_state = {}
+    return ToolContext(
+        agent=node.id,
+        call_id=call.id,
+        directory=Path(node.profile.directory),
+        environment=settings.process_environment,
+        limits=node.limits,
+        output_directory=settings.output_directory,
+        processes=node.processes,
+        idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
+        tree=runtime.tree,
+        state=node.tool_state,
+    )
+
+
+def _answer(runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = "") -> None:
+    runtime.absorb(node, ToolReturned(call.id, content, is_error, mistake))
+    if runtime.watchers.count:
+        runtime.emit(node, ToolFinished(node.id, node.name, call, ToolResult(call.id, content, is_error)))

@@ -1,0 +1,261 @@
+"""The task of an agent: turns, waiting for descendants, and the end.
+
+Theory of operation
+-------------------
+``run_agent`` is started in the parent's nursery. It opens a nursery of its own when it has children to start, and does
+its *own work* in a cancel scope that does not enclose that nursery, so cancelling an agent's work never reaches its
+children except through scopes of their own::
+
+    run_agent
+    └── nursery of the children          ended when the last of them has
+        └── own work, in node.scope      cancelled by a deadline, a stop, or the end of the subtree
+
+Own work goes round ``turn.advance`` until the state asks for nothing more. Then the agent *settles*: the fact is
+written, the parent is told, and the task ends. Everything up to that moment happens without an await, so mail that
+comes a moment later finds no task and starts one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, assert_never
+
+import trio
+
+from ..messages import Text
+from ..records import ChildEnded, Closed, Fact, Settled, TurnStarted
+from ..turn import AskModel, Decision, EndTurn, Retry, RunTools, Stop, advance
+from .calls import ask_model, back_off
+from .dispatch import run_tools
+from .ending import end_children, names_of_unfinished
+from .events import TurnBegan, TurnFinished
+from .mailroom import notify, return_unread
+from .node import Node
+from .outcome import Outcome
+from .pump import Parked
+from .runtime import Runtime
+
+__all__ = ["close_unstarted", "outcome_of", "run_agent", "settle"]
+
+
+@trio.lowlevel.enable_ki_protection
+async def run_agent(runtime: Runtime, node: Node) -> None:
+    """Run the agent until it has nothing left to do, or its subtree is sealed."""
+    again = True
+    while again:
+        if node.may_spawn or node.to_start:
+            async with trio.open_nursery() as nursery:
+                node.nursery = nursery
+                for child in node.to_start or ():
+                    nursery.start_soon(runtime.run_agent, child, name=child.name)
+                node.to_start = None
+                again = await _own_work(runtime, node)
+                if node.nursery is nursery:
+                    node.nursery = None
+        else:
+            again = await _own_work(runtime, node)
+    if node.sealed and node.has_task:
+        _end_sealed(runtime, node)
+
+
+async def _own_work(runtime: Runtime, node: Node) -> bool:
+    """Do the agent's own work; return whether a nursery is needed first."""
+    while not node.sealed:
+        with trio.CancelScope() as scope:
+            node.scope = scope
+            return await _live(runtime, node)
+        node.scope = None
+        runtime.append()
+        if node.sealed:
+            break
+        if node.stop is not None:
+            (status, reason), node.stop = node.stop, None
+            survivors = names_of_unfinished(node)
+            if node.session.turn is not None:
+                runtime.absorb(node, Stop(status, reason, survivors=survivors))
+                runtime.append()
+            await end_children(runtime, node, f"{node.name} was stopped: {reason}")
+    runtime.slots.release(node)
+    if node.sealed == "cancelled":
+        _close(runtime, node)
+        runtime.append()
+    return False
+
+
+async def _live(runtime: Runtime, node: Node) -> bool:
+    """Go round until nothing is left to do (False), or children wait for a nursery (True)."""
+    session = node.session
+    if session.turn is not None:
+        runtime.deadlines.start_turn(node)
+    while True:
+        if node.to_start and node.nursery is None:
+            runtime.append()
+            return True
+        if (session.turn is not None or session.unread) and not node.has_slot:
+            runtime.append()
+            node.waiting_for = "a slot"
+            await runtime.slots.acquire(node)
+            node.waiting_for = ""
+        if runtime.journal.is_full:
+            runtime.append()
+            await runtime.journal.room()
+        decision = advance(session, node.limits)
+        if decision.facts:
+            runtime.record(node, decision.facts)
+            if isinstance(decision.facts[0], TurnStarted):
+                _turn_began(runtime, node)
+        if decision.effect is None:
+            if not node.unfinished_children:
+                settle(runtime, node)
+                runtime.append()
+                return False
+            await _wait_for_news(runtime, node)
+        else:
+            await _perform(runtime, node, decision)
+
+
+async def _perform(runtime: Runtime, node: Node, decision: Decision) -> None:
+    effect = decision.effect
+    match effect:
+        case AskModel():
+            await ask_model(runtime, node)
+        case RunTools(calls):
+            await run_tools(runtime, node, calls)
+        case Retry():
+            if await back_off(runtime, node, effect):
+                await ask_model(runtime, node)
+        case EndTurn(status, reason, result, is_final):
+            survivors = names_of_unfinished(node) if is_final else ()
+            runtime.absorb(node, Stop(status, reason, result, survivors))
+            if survivors:
+                runtime.append()
+                await end_children(runtime, node, f"{node.name} handed in its result")
+        case None:
+            pass
+        case _:
+            assert_never(effect)
+
+
+def _turn_began(runtime: Runtime, node: Node) -> None:
+    runtime.deadlines.start_turn(node)
+    if runtime.watchers.count and (turn := node.session.turn):
+        last = node.session.messages[-1] if node.session.messages else None
+        text = "".join(part.text for part in last.parts if isinstance(part, Text)) if last else ""
+        runtime.emit(node, TurnBegan(node.id, node.name, turn.number, text))
+
+
+async def _wait_for_news(runtime: Runtime, node: Node) -> None:
+    """Sleep until mail comes or the last child has ended; the slot is given back meanwhile."""
+    runtime.append()
+    runtime.slots.release(node)
+    node.parked = parked = Parked()
+    node.waiting_for = "its children"
+    try:
+        await parked.wait()
+    finally:
+        node.parked = None
+        node.waiting_for = ""
+
+
+def settle(runtime: Runtime, node: Node) -> None:
+    """The agent has nothing left to do: write it down, tell the parent, give everything back. No await."""
+    _report(runtime, node, (Settled(),))
+    _leave(runtime, node)
+
+
+def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
+    session = node.session
+    usage, spent, uncertain, unpriced = session.report()
+    runtime.record(node, facts)
+    ended = session.ended
+    if node.parent is not None and ended is not None:
+        fact = ended.fact
+        result = fact.result or (fact.last_text if fact.status == "completed" else "")
+        last_text = "" if result == fact.last_text else fact.last_text
+        told = ChildEnded(
+            node.id,
+            node.name,
+            ended.turn,
+            fact.status,
+            fact.reason,
+            result,
+            last_text,
+            usage,
+            spent,
+            uncertain,
+            unpriced,
+        )
+        runtime.record(node.parent, (told,))
+
+
+def _leave(runtime: Runtime, node: Node) -> None:
+    """Give the task's things back; whoever waits for the agent is told."""
+    if node.has_task:
+        node.has_task = False
+        runtime.live -= 1
+    node.nursery = None
+    node.scope = None
+    node.encoded = []
+    runtime.slots.release(node)
+    if runtime.watchers.count and node.session.ended is not None:
+        runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node)))
+    waiters, node.waiters = node.waiters, None
+    runtime.uncount(node)
+    if waiters:
+        notify(waiters, node)
+
+
+def _close(runtime: Runtime, node: Node) -> None:
+    """Write down that the agent's turn was cancelled and that it takes no more mail."""
+    session = node.session
+    reason = node.stop[1] if node.stop else "cancelled"
+    if session.turn is None and session.turns == 0:
+        runtime.record(node, (TurnStarted(1, session.last_seq),))
+    if session.turn is not None:
+        runtime.absorb(node, Stop("cancelled", reason))
+    return_unread(runtime, node)
+    runtime.record(node, (Closed(reason),))
+
+
+def _end_sealed(runtime: Runtime, node: Node) -> None:
+    """The last act of a task whose subtree was sealed; its children are gone."""
+    if node.sealed == "cancelled":
+        _report(runtime, node, (Settled(),))
+    _leave(runtime, node)
+    runtime.append()
+
+
+def close_unstarted(runtime: Runtime, node: Node) -> None:
+    """End a sealed agent that has no task: pending, or idle."""
+    node.is_queued = False
+    if node.sealed == "cancelled" and node.session.status != "closed":
+        was_finished = not node.is_counted
+        _close(runtime, node)
+        _report(runtime, node, (Settled(),)) if not was_finished else None
+    _leave(runtime, node)
+
+
+def outcome_of(node: Node) -> Outcome:
+    """Return the outcome of the node's last turn that ended."""
+    session = node.session
+    ended = session.ended
+    assert ended is not None
+    fact = ended.fact
+    result: Any = None
+    if fact.status == "completed":
+        result = json.loads(fact.result) if fact.result else fact.last_text
+    return Outcome(
+        status=fact.status,
+        reason=fact.reason,
+        result=result,
+        last_text=fact.last_text,
+        agent=node.id,
+        name=node.name,
+        turn=ended.turn,
+        steps=ended.steps,
+        usage=session.usage,
+        cost_nano=session.spent_nano,
+        uncertain_nano=session.uncertain_nano,
+        unpriced=session.unpriced,
+        survivors=fact.survivors,
+    )

@@ -1,0 +1,126 @@
+"""Mail, and waiting for others.
+
+Every mail has one fate: a turn consumes it, or it goes back as undeliverable. It lies on its recipient's chain from
+the moment it was sent, so nothing here has to be remembered across a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import trio
+
+from ..errors import ClosedError, LimitError
+from ..messages import clean_text
+from ..records import MailArrived, MailKind, MailReturned
+from .node import Node
+from .pump import Parked, Pump
+from .runtime import Runtime
+
+__all__ = ["Waiter", "deliver", "return_unread", "wait_for"]
+
+
+class Waiter:
+    """Somebody who waits until some or all of a set of agents are finished."""
+
+    __slots__ = ("_parked", "_pump", "left")
+
+    def __init__(self, pump: Pump, left: int) -> None:
+        self._pump = pump
+        self._parked: Parked | None = None
+        self.left = left
+
+    def notify(self, _: Node) -> None:
+        """One of them is finished."""
+        self.left -= 1
+        if self.left <= 0 and self._parked is not None:
+            self._pump.post(self._parked)
+            self._parked = None
+
+    async def wait(self) -> None:
+        """Sleep until it is done; returns at once where it is. Checkpoints."""
+        if self.left <= 0:
+            await trio.lowlevel.checkpoint()
+            return
+        self._parked = Parked()
+        await self._parked.wait()
+
+
+async def wait_for(
+    runtime: Runtime, nodes: Sequence[Node], mode: Literal["any", "all"], timeout_seconds: float | None
+) -> None:
+    """Wait until any or all of ``nodes`` are finished, or the time is over. Checkpoints."""
+    open_nodes = [node for node in nodes if node.is_counted]
+    if not open_nodes or (mode == "any" and len(open_nodes) < len(nodes)):
+        await trio.lowlevel.checkpoint()
+        return
+    waiter = Waiter(runtime.pump, 1 if mode == "any" else len(open_nodes))
+    for node in open_nodes:
+        if node.waiters is None:
+            node.waiters = []
+        node.waiters.append(waiter)
+    try:
+        if timeout_seconds is None:
+            await waiter.wait()
+        else:
+            with trio.move_on_after(timeout_seconds):
+                await waiter.wait()
+    finally:
+        for node in open_nodes:
+            if node.waiters and waiter in node.waiters:
+                node.waiters.remove(waiter)
+
+
+def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, text: str) -> int:
+    """Put a mail on the recipient's chain, within the open group, and wake it; return the mail's id.
+
+    Raises:
+        ClosedError: the recipient takes no more mail.
+        LimitError: its mailbox is full, or the text is too long.
+    """
+    session = to.session
+    if session.status == "closed" or to.sealed:
+        raise ClosedError(f"{to.name} is closed and takes no mail; resume it first, or write to another")
+    limits = to.limits
+    if len(session.unread) >= limits.max_mailbox:
+        raise LimitError(
+            f"max_mailbox of {to.name} is reached: {limits.max_mailbox} mails wait unread; let it read them first",
+            bound="max_mailbox",
+            value=limits.max_mailbox,
+            holder=to.name,
+        )
+    if len(text) > limits.max_message_bytes or len(text.encode(errors="replace")) > limits.max_message_bytes:
+        raise LimitError(
+            f"max_message_bytes of {to.name} is {limits.max_message_bytes}, and the text is longer; "
+            "put it into a file and send the path",
+            bound="max_message_bytes",
+            value=limits.max_message_bytes,
+            holder=to.name,
+        )
+    mail = MailArrived(kind, sender.id if sender else 0, clean_text(text), sender.name if sender else "")
+    runtime.record(to, (mail,))
+    runtime.wake(to)
+    return session.last_seq
+
+
+def return_unread(runtime: Runtime, node: Node) -> None:
+    """Give what a closing agent has not read back to those who sent it, where they still take mail."""
+    unread = [mail for mail in node.session.unread if mail.kind != "child"]
+    if not node.session.unread:
+        return
+    runtime.record(node, (MailReturned(node.session.last_seq),))
+    for mail in unread:
+        sender = runtime.nodes.get(mail.sender)
+        if sender is None or sender.sealed or sender.session.status == "closed" or mail.kind == "returned":
+            continue
+        try:
+            deliver(runtime, sender, "returned", None, f"{node.name} closed without reading your message: {mail.text}")
+        except LimitError:
+            continue
+
+
+def notify(waiters: Iterable[Waiter], node: Node) -> None:
+    """Tell everyone who waits for ``node`` that it is finished."""
+    for waiter in waiters:
+        waiter.notify(node)

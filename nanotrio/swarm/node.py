@@ -1,0 +1,160 @@
+"""An agent in memory: its session, its place in the tree, and what its task is doing.
+
+Theory of operation
+-------------------
+A node is plain data on one Trio thread; the functions in this room change it between two awaits, so nothing is locked.
+Its life has three layers that must not be mixed up:
+
+- ``session`` is the durable state; only facts change it.
+- ``has_task`` says whether a task runs it. Only an agent with something to do has one, and its ancestors (a *bare*
+  task: an open nursery and nothing else). The task lives in the parent's ``nursery``.
+- ``is_counted`` says that it is unfinished, and counted so by its parent; it follows the need for a task, not the task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import trio
+
+    from ..budget import Ledger
+    from ..limits import Limits
+    from ..models import Model
+    from ..records import Profile
+    from ..session import Session
+    from ..tools import AgentProcesses, Tool
+    from .mailroom import Waiter
+    from .pump import Parked
+    from .watch import Watcher
+
+__all__ = ["Cause", "Node"]
+
+Cause: TypeAlias = Literal["cancelled", "interrupted"]
+"""Why a subtree is sealed: ``cancelled`` is written down, ``interrupted`` writes nothing and can be resumed."""
+
+
+class Node:
+    """One entry of the registry."""
+
+    __slots__ = (
+        "body_bytes",
+        "children",
+        "descendants",
+        "encoded",
+        "has_slot",
+        "has_task",
+        "input_tokens",
+        "is_counted",
+        "is_queued",
+        "ledger",
+        "limits",
+        "may_spawn",
+        "model",
+        "nursery",
+        "parent",
+        "parked",
+        "processes",
+        "profile",
+        "retry_after_seconds",
+        "scope",
+        "sealed",
+        "session",
+        "stop",
+        "to_start",
+        "tool_state",
+        "tools",
+        "turn_deadline",
+        "unfinished_children",
+        "waiters",
+        "waiting_for",
+        "watchers",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        parent: Node | None,
+        profile: Profile,
+        limits: Limits,
+        ledger: Ledger,
+        model: Model,
+        tools: dict[str, Tool],
+        *,
+        may_spawn: bool,
+    ) -> None:
+        self.session = session
+        self.parent = parent
+        self.profile = profile
+        self.limits = limits
+        self.ledger = ledger
+        self.model = model
+        self.tools = tools
+        self.may_spawn = may_spawn
+        self.children: list[Node] | None = None
+        self.descendants = 0
+        """Spawned below it so far; kept for roots alone."""
+        self.unfinished_children = 0
+        self.is_counted = False
+        self.is_queued = False
+        self.has_task = False
+        self.has_slot = False
+        self.nursery: trio.Nursery | None = None
+        self.scope: trio.CancelScope | None = None
+        self.to_start: list[Node] | None = None
+        """Children that wait for this node's nursery to open."""
+        self.parked: Parked | None = None
+        self.waiting_for = ""
+        self.waiters: list[Waiter] | None = None
+        self.watchers: list[Watcher] | None = None
+        self.sealed: Cause | None = None
+        self.stop: tuple[Any, str] | None = None
+        """The status and reason with which the open turn is to be stopped; the agent goes on."""
+        self.turn_deadline = 0.0
+        self.encoded: list[bytes] = []
+        """The session's messages as the model's codec encodes them."""
+        self.body_bytes = 0
+        self.input_tokens = 0
+        """Size of the last answered request, in bytes and in tokens: the next estimate starts from there."""
+        self.retry_after_seconds: float | None = None
+        self.processes: AgentProcesses | None = None
+        self.tool_state: dict[str, Any] | None = None
+
+    @property
+    def id(self) -> int:
+        """The agent's number in its store."""
+        return self.session.agent
+
+    @property
+    def name(self) -> str:
+        """``NAME.N``."""
+        return self.session.name
+
+    @property
+    def root(self) -> Node:
+        """The node at the top of the lineage."""
+        node = self
+        while node.parent is not None:
+            node = node.parent
+        return node
+
+    def lineage(self) -> Iterator[Node]:
+        """Yield the node and its ancestors, upwards."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def subtree(self) -> list[Node]:
+        """Return the node and its descendants, each after its parent."""
+        nodes = [self]
+        for node in nodes:
+            if node.children:
+                nodes.extend(node.children)
+        return nodes
+
+    def is_below(self, other: Node) -> bool:
+        """Whether ``other`` is an ancestor."""
+        return any(node is other for node in self.lineage()) and self is not other

@@ -1,0 +1,272 @@
+"""Opening a swarm, and closing it in every way a block can be left.
+
+Theory of operation
+-------------------
+The agents and the services they stand on live in a task of their own, shielded from the user's cancellation::
+
+    open_swarm's nursery
+    ├── the user's block
+    └── _run, shielded
+        └── services: journal writer, pump, deadlines        ended last
+            └── roots: every agent of the swarm              ended before
+
+So a cancel that comes from outside hits the user's block alone. The block's end, however it comes, then decides: a
+normal end waits until every root is idle; an exception or a cancel interrupts the agents, which writes nothing final,
+and flushes in a shield with a deadline. Agents always end before the journal they write to.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from ..errors import NanotrioError, UsageError
+from ..journal import Journal
+from ..limits import Limits
+from ..models import Model
+from ..stores import MemoryStore, Store, open_store, parse_url, this_process
+from ..tools import TREE_TOOLS, Tool, reap_all, rule_names
+from ..tools import permission_mode as check_mode
+from .burst import Burst
+from .deadlines import Deadlines
+from .ending import end_trees
+from .events import StoreTroubled
+from .life import run_agent
+from .mailroom import Waiter
+from .recovery import read_heads, tail_heads
+from .runtime import Approver, Durability, Runtime, Settings
+from .swarm import Swarm, register_tool
+from .tree import SwarmTree
+
+__all__ = ["open_swarm"]
+
+FLUSH_SECONDS = 10.0
+"""How long leaving the block may take to write what is queued."""
+
+PROVIDER_KEYS = frozenset(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
+
+_log = logging.getLogger("nanotrio")
+
+
+@asynccontextmanager
+async def open_swarm(
+    *,
+    store: str | Store | None = None,
+    model: str | Model | None = None,
+    tools: Sequence[Tool | Callable[..., Any]] = (),
+    system: str = "",
+    limits: Limits | None = None,
+    max_active: int = 5_000,
+    takeover: bool = False,
+    durability: Durability = "effects",
+    fsync: bool = False,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | str | None = None,
+    permission_mode: str = "bypassPermissions",
+    allowed_tools: Sequence[str] = (),
+    denied_tools: Sequence[str] = (),
+    approve: Approver | None = None,
+) -> AsyncIterator[Swarm]:
+    """Open a swarm on a store; resume nothing by itself.
+
+    Args:
+        store: ``sqlite:PATH``; None keeps everything in memory and leaves nothing behind.
+        model: full name of the model that agents use unless told otherwise, or a model of your own.
+        tools: registered by name; agents have all of them unless told otherwise.
+        system: the system prompt of roots that are given none.
+        limits: of roots; a child's are the least of its own and its parent's.
+        max_active: agents that may work at once; those that wait for a child, mail or money do not count.
+        takeover: take the store over from a live owner, which then can write nothing more.
+        durability: ``"effects"``: the intent of an outside effect is durable before it happens. ``"async"``: it need
+            not be, so a crash may leave an effect the model is not told of. ``"sync"``: every step is durable.
+        fsync: survive a loss of power too, not only of the process.
+        environment: what models and tools see in place of ``os.environ``. Provider keys are not handed to processes.
+        directory: where agents work; the current directory by default.
+        permission_mode: ``manual``, ``acceptEdits``, ``plan`` or ``bypassPermissions``.
+        approve: asked in ``manual`` mode before a tool with an effect runs; without it such calls are denied.
+
+    Leaving the block normally waits until every root is idle, then flushes and closes. Leaving it by an exception or
+    a cancel interrupts the agents: nothing final is written, and ``resume`` goes on from there.
+
+    Raises:
+        UsageError: a value that cannot be used.
+        StoreOwnedError: another live process owns the store; nothing was written.
+        StoreError: the store cannot be used, or was lost meanwhile.
+    """
+    env = dict(os.environ if environment is None else environment)
+    opened = await _open(store, fsync=fsync)
+    try:
+        settings = Settings(
+            model=None,
+            system=system,
+            tools=(),
+            limits=limits or Limits(),
+            environment=env,
+            process_environment={name: value for name, value in env.items() if name not in PROVIDER_KEYS},
+            directory=_directory(directory),
+            output_directory=opened.output_directory,
+            permission_mode=check_mode(permission_mode),
+            allowed_tools=rule_names(allowed_tools),
+            denied_tools=rule_names(denied_tools),
+            durability=durability,
+            approve=approve,
+            token=opened.token,
+        )
+        runtime = await _prepare(opened.store, settings, model, tools, takeover=takeover, max_active=max_active)
+        swarm = Swarm(runtime)
+        error: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            closing = trio.Event()
+            await nursery.start(_run, runtime, closing, nursery.cancel_scope)
+            try:
+                yield swarm
+                await _idle(runtime)
+            except BaseException as raised:  # noqa: BLE001 - it is raised again once the agents are gone
+                error = raised
+            await _wind_down(runtime, closing, is_interrupted=error is not None)
+        await _finish(runtime, error)
+    finally:
+        with trio.CancelScope(shield=True):
+            await opened.store.aclose()
+
+
+class _Opened(msgspec.Struct, frozen=True):
+    """A store that was opened, and what goes by its place."""
+
+    store: Store
+    output_directory: Path
+    token: str
+
+
+async def _open(store: str | Store | None, *, fsync: bool) -> _Opened:
+    if isinstance(store, str):
+        address = parse_url(store)
+        token = blake2b(str(address.path).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        opened = await open_store(store, fsync=fsync)
+        return _Opened(opened, address.path.with_name(f"{address.path.name}.output"), token)
+    token = os.urandom(8).hex()
+    output_directory = Path(tempfile.gettempdir()) / f"nanotrio-{os.getuid()}" / token
+    return _Opened(MemoryStore() if store is None else store, output_directory, token)
+
+
+def _directory(directory: Path | str | None) -> Path:
+    path = Path(directory or Path.cwd()).absolute()
+    if not path.is_dir():
+        raise UsageError(f"the directory {path} does not exist; agents need one to work in")
+    return path
+
+
+async def _prepare(
+    store: Store,
+    settings: Settings,
+    model: str | Model | None,
+    tools: Sequence[Tool | Callable[..., Any]],
+    *,
+    takeover: bool,
+    max_active: int,
+) -> Runtime:
+    """Become the store's writer and read what is unfinished in it."""
+    tenure = await store.acquire(this_process(), takeover=takeover)
+    tail, heads = await tail_heads(store, tenure.heads_seq)
+    runtime = Runtime(settings, store, max_active)
+    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
+    runtime.burst = Burst(runtime.journal)
+    runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
+    runtime.cold = heads | {head.agent: head for head in await read_heads(store, heads, unfinished=True)}
+    runtime.deadlines = Deadlines(runtime)
+    runtime.tree = SwarmTree(runtime)
+    runtime.run_agent = partial(run_agent, runtime)
+    given: list[Tool | Callable[..., Any]] = [*tools, *TREE_TOOLS]
+    names = tuple(dict.fromkeys([register_tool(runtime, each) for each in given]))
+    if model is not None and not isinstance(model, str):
+        runtime.models[model.name] = model
+    default = runtime.model(model) if isinstance(model, str) else model
+    runtime.settings = msgspec.structs.replace(settings, tools=names, model=default)
+    return runtime
+
+
+@trio.lowlevel.enable_ki_protection
+async def _run(
+    runtime: Runtime, closing: trio.Event, block: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    """Hold the agents and what they stand on, until the block is left and every agent is gone."""
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as services:
+            await services.start(runtime.journal.run)
+            services.start_soon(runtime.pump.run)
+            services.start_soon(runtime.deadlines.run)
+            services.start_soon(_watch_store, runtime)
+            services.start_soon(_watch_failure, runtime, block)
+            async with trio.open_nursery() as roots:
+                runtime.roots = roots
+                task_status.started()
+                await closing.wait()
+            services.cancel_scope.cancel()
+    runtime.close_client()
+
+
+async def _watch_store(runtime: Runtime) -> None:
+    """Show at once that the store takes no writes, and that it takes them again."""
+    known = ""
+    while True:
+        known = await runtime.journal.wait_trouble_change(known)
+        if known:
+            _log.warning("the store takes no writes: %s", known)
+        runtime.emit(None, StoreTroubled(0, known))
+
+
+async def _watch_failure(runtime: Runtime, block: trio.CancelScope) -> None:
+    """A lost fence or a store beyond repair ends the block; nothing more is dispatched."""
+    runtime.fatal = await runtime.journal.wait_failed()
+    block.cancel()
+
+
+async def _idle(runtime: Runtime) -> None:
+    """Wait until no root is unfinished."""
+    while runtime.unfinished_roots:
+        waiter = Waiter(runtime.pump, 1)
+        runtime.idle_waiters.append(waiter)
+        try:
+            await waiter.wait()
+        finally:
+            runtime.idle_waiters.remove(waiter)
+
+
+async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: bool) -> None:
+    """End the agents; the journal lives on until they are gone."""
+    runtime.is_closing = True
+    with trio.CancelScope(shield=True):
+        tops = [node for node in runtime.nodes.values() if node.parent is None]
+        if is_interrupted and runtime.fatal is None and runtime.roots is None:
+            return
+        if is_interrupted:
+            await end_trees(runtime, tops, "interrupted", "the swarm was left")
+        else:
+            processes = [node.processes for node in runtime.nodes.values() if node.processes is not None]
+            await reap_all(processes, runtime.settings.limits.max_reap_seconds)
+        closing.set()
+
+
+async def _finish(runtime: Runtime, error: BaseException | None) -> None:
+    """Write what is queued, then let the block's own error, or the store's, out."""
+    try:
+        await runtime.journal.aclose(trio.current_time() + FLUSH_SECONDS)
+    except NanotrioError as lost:
+        if runtime.fatal is None and error is None:
+            raise
+        if error is not None:
+            error.add_note(str(lost))
+    if runtime.fatal is not None:
+        raise runtime.fatal
+    if error is not None:
+        raise error

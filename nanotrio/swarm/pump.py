@@ -1,0 +1,99 @@
+"""Wakes tasks a few at a time, so that the loop never stalls.
+
+Theory of operation
+-------------------
+Trio runs every runnable task in one pass, and lets nothing else run before the pass ends: 5,000 agents that all got
+their reply take a quarter of a second. So an agent that is ready to work asks the pump for a turn. Each pass has a
+quota of turns; whoever asks while some are left goes on at once, the others are parked in the order they came and
+are let go by the pump's own task, which runs once a pass for as long as anybody asks. New agents are started out of
+the same quota.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+__all__ = ["Parked", "Pump"]
+
+QUOTA = 256
+
+
+class Parked:
+    """A task that waits to be let go; ``task`` is None once it was, or was cancelled."""
+
+    __slots__ = ("task",)
+
+    def __init__(self) -> None:
+        self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+
+    async def wait(self) -> None:
+        """Sleep until the pump lets this task go. Cancelled, it is forgotten."""
+
+        def abort(_: Any) -> trio.lowlevel.Abort:
+            self.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+class Pump:
+    """Hands out turns on the loop, at most ``QUOTA`` a pass."""
+
+    __slots__ = ("_left", "_ready", "_task")
+
+    def __init__(self) -> None:
+        self._ready: deque[Parked | Callable[[], None]] = deque()
+        self._left = QUOTA
+        self._task: trio.lowlevel.Task | None = None
+
+    def post(self, item: Parked | Callable[[], None]) -> None:
+        """Let a parked task go, or call a plain function, when its turn comes."""
+        self._ready.append(item)
+        self._stir()
+
+    async def turn(self) -> None:
+        """Wait for a turn; returns at once, without a checkpoint, while the pass has some left."""
+        if self._left > 0 and not self._ready:
+            self._left -= 1
+            self._stir()
+            return
+        parked = Parked()
+        self._ready.append(parked)
+        self._stir()
+        await parked.wait()
+
+    def _stir(self) -> None:
+        task = self._task
+        if task is not None:
+            self._task = None
+            trio.lowlevel.reschedule(task)
+
+    async def run(self) -> None:
+        """Let go what is ready, a quota a pass. Runs until cancelled."""
+
+        def abort(_: Any) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        while True:
+            self._left = QUOTA
+            ready = self._ready
+            while ready and self._left > 0:
+                item = ready.popleft()
+                if isinstance(item, Parked):
+                    if item.task is not None:
+                        trio.lowlevel.reschedule(item.task)
+                        item.task = None
+                        self._left -= 1
+                else:
+                    item()
+                    self._left -= 1
+            if ready:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(abort)

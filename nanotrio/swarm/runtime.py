@@ -1,0 +1,227 @@
+"""What the parts of one open swarm share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+import trio
+
+from ..budget import Ledger
+from ..limits import Limits
+from ..messages import ToolCall
+from ..models import Model, RateGate, open_model
+from ..records import Fact, Head
+from ..tools import PermissionMode, Tool
+from ..turn import Input, absorb
+from .burst import Burst
+from .events import Event
+from .node import Node
+from .pump import Parked, Pump
+from .slots import Slots
+from .watch import Watchers
+
+if TYPE_CHECKING:
+    from ..errors import NanotrioError
+    from ..journal import Journal
+    from ..models.transport import Client
+    from ..records import Profile
+    from ..stores import Store
+    from .deadlines import Deadlines
+    from .mailroom import Waiter
+    from .tree import SwarmTree
+
+__all__ = ["Approval", "Approver", "Durability", "Runtime", "Settings"]
+
+Durability: TypeAlias = Literal["effects", "async", "sync"]
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """A call that a person is asked about."""
+
+    agent: int
+    name: str
+    call: ToolCall
+    reason: str
+
+
+Approver: TypeAlias = Callable[[Approval], Awaitable[bool]]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a swarm was opened with; what a spawn does not say is taken from here."""
+
+    model: Model | None
+    system: str
+    tools: tuple[str, ...]
+    """Given to an agent unless its own are named."""
+    limits: Limits
+    environment: Mapping[str, str]
+    process_environment: Mapping[str, str]
+    """The environment without provider keys: what processes inherit."""
+    directory: Path
+    output_directory: Path
+    permission_mode: PermissionMode
+    allowed_tools: tuple[str, ...]
+    denied_tools: tuple[str, ...]
+    durability: Durability
+    approve: Approver | None
+    token: str
+    """Marks the processes of this swarm's agents; the same for every owner of the store."""
+
+
+class Runtime:
+    """The state of one open swarm: plain data on one Trio thread."""
+
+    journal: Journal
+    burst: Burst
+    deadlines: Deadlines
+    tree: SwarmTree
+    run_agent: Callable[[Node], Awaitable[None]]
+
+    def __init__(self, settings: Settings, store: Store, max_active: int) -> None:
+        self.settings = settings
+        self.store = store
+        self.tools: dict[str, Tool] = {}
+        self.pump = Pump()
+        self.slots = Slots(max_active, self.pump, self.launch)
+        self.watchers = Watchers()
+        self.nodes: dict[int, Node] = {}
+        """The registry: every agent that is in memory."""
+        self.cold: dict[int, Head] = {}
+        """Heads of agents that are not in memory, where the store's own may be behind; and all unfinished ones."""
+        self.next_agent = 1
+        self.live = 0
+        """Agents that have a task."""
+        self.unfinished_roots = 0
+        self.idle_waiters: list[Waiter] = []
+        """Those who wait until no root is unfinished."""
+        self.models: dict[str, Model] = {}
+        self.gates: dict[str, RateGate] = {}
+        self.profiles: dict[Profile, int] = {}
+        self.systems: dict[int, str] = {0: ""}
+        self.heads: dict[tuple[str, int, tuple[str, ...], int], bytes] = {}
+        """Requests up to their messages, by model, system prompt, tools and max_tokens."""
+        self.budget_queues: dict[Ledger, deque[Parked]] = {}
+        self.roots: trio.Nursery | None = None
+        self.client: Client | None = None
+        self.is_closing = False
+        self.fatal: NanotrioError | None = None
+
+    def record(self, node: Node, facts: Iterable[Fact]) -> None:
+        """Apply facts to a node's session and append them with the open group."""
+        self.burst.add(node.session, facts)
+
+    def absorb(self, node: Node, event: Input) -> None:
+        """Record what ``event`` makes true for the node."""
+        self.burst.add(node.session, absorb(node.session, event))
+
+    def append(self) -> int:
+        """Close the open group; return the number of the last record that was appended."""
+        return self.burst.append()
+
+    def emit(self, node: Node | None, event: Event) -> None:
+        """Show an event to those who watch; call it only where ``watchers.count`` is not 0."""
+        self.watchers.emit(node, event)
+
+    def model(self, name: str) -> Model:
+        """Return the model of that name, opened once.
+
+        Raises:
+            UnknownModelError, UsageError, ModelError: see ``models.open_model``.
+        """
+        model = self.models.get(name)
+        if model is None:
+            if self.client is None and not name.startswith("scripted"):
+                from ..models.transport import make_client  # noqa: PLC0415 - httpx costs 80 ms to import
+
+                self.client = make_client(self.settings.environment)
+            model = self.models[name] = open_model(name, environment=self.settings.environment, client=self.client)
+        return model
+
+    def close_client(self) -> None:
+        """Close the connections to model servers."""
+        if self.client is not None:
+            from ..models.transport import close_client  # noqa: PLC0415 - as above
+
+            close_client(self.client)
+
+    def gate(self, node: Node) -> RateGate:
+        """Return what holds back all who call the node's model."""
+        gate = self.gates.get(node.model.name)
+        if gate is None:
+            gate = self.gates[node.model.name] = RateGate()
+        return gate
+
+    def launch(self, node: Node) -> None:
+        """Start a task for ``node`` in its parent's nursery, and whatever bare tasks are missing above it."""
+        node.is_queued = False
+        if node.sealed or self.is_closing or node.has_task:
+            self.slots.release(node)
+            return
+        node.has_task = True
+        self.live += 1
+        parent = node.parent
+        if parent is None:
+            assert self.roots is not None
+            self.roots.start_soon(self.run_agent, node, name=node.name)
+        elif parent.nursery is not None:
+            parent.nursery.start_soon(self.run_agent, node, name=node.name)
+        else:
+            if parent.to_start is None:
+                parent.to_start = []
+            parent.to_start.append(node)
+            if parent.has_task:
+                self.wake(parent)
+            else:
+                self.launch(parent)
+
+    def wake(self, node: Node) -> None:
+        """Let a node that waits for news look again, or queue one that has no task."""
+        parked = node.parked
+        if parked is not None:
+            node.parked = None
+            self.pump.post(parked)
+        elif not node.has_task and not node.sealed:
+            self.count(node)
+            self.slots.enqueue(node)
+
+    def count(self, node: Node) -> None:
+        """Count ``node`` and its lineage as unfinished."""
+        while not node.is_counted:
+            node.is_counted = True
+            if node.parent is None:
+                self.unfinished_roots += 1
+                return
+            node.parent.unfinished_children += 1
+            node = node.parent
+
+    def uncount(self, node: Node) -> None:
+        """Count ``node`` as finished, and wake a parent that waits for it."""
+        if not node.is_counted:
+            return
+        node.is_counted = False
+        parent = node.parent
+        if parent is None:
+            self.unfinished_roots -= 1
+            if not self.unfinished_roots:
+                for waiter in self.idle_waiters:
+                    waiter.notify(node)
+            return
+        parent.unfinished_children -= 1
+        if parent.parked is not None:
+            self.wake(parent)
+
+    def dirty_heads(self, agents: Iterable[int]) -> list[Head]:
+        """Return the heads of ``agents`` as they stand, for the journal."""
+        heads = []
+        for agent in agents:
+            node = self.nodes.get(agent)
+            if node is not None:
+                heads.append(msgspec.structs.replace(node.session.head(), model=node.profile.model))
+            elif agent in self.cold:
+                heads.append(self.cold[agent])
+        return heads

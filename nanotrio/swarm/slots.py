@@ -1,0 +1,85 @@
+"""Who may be active: slots, and the queue before them.
+
+An active agent holds a slot. One that waits for a child, mail, a reservation or a rate limit gives it back; when it
+returns it goes before new ones. A slot that comes free is handed on in the same moment, so nobody is woken to look.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from .node import Node
+from .pump import Parked, Pump
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """The slots of one swarm; ``launch`` starts a pending agent in its own parent's nursery."""
+
+    __slots__ = ("_launch", "_max_active", "_pending", "_pump", "_returning", "active")
+
+    def __init__(self, max_active: int, pump: Pump, launch: Callable[[Node], None]) -> None:
+        self._max_active = max_active
+        self._pump = pump
+        self._launch = launch
+        self._pending: deque[Node] = deque()
+        self._returning: deque[tuple[Node, Parked]] = deque()
+        self.active = 0
+
+    @property
+    def pending(self) -> int:
+        """Agents that wait to be started."""
+        return len(self._pending)
+
+    def enqueue(self, node: Node) -> None:
+        """Start ``node`` when a slot is free; a node that is queued already stays where it is."""
+        if node.is_queued:
+            return
+        node.is_queued = True
+        self._pending.append(node)
+        self._hand_on()
+
+    async def acquire(self, node: Node) -> None:
+        """Take a slot for an agent that returns from waiting. A no-op without a checkpoint where it holds one."""
+        if node.has_slot:
+            return
+        if self.active < self._max_active and not self._returning:
+            self.active += 1
+            node.has_slot = True
+            return
+        parked = Parked()
+        self._returning.append((node, parked))
+        try:
+            await parked.wait()
+        except BaseException:
+            self.release(node)  # it may have been handed one while it was being cancelled
+            raise
+
+    def release(self, node: Node) -> None:
+        """Give the slot back and hand it on. A no-op where the agent holds none."""
+        if node.has_slot:
+            node.has_slot = False
+            self.active -= 1
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        while self.active < self._max_active:
+            if self._returning:
+                node, parked = self._returning.popleft()
+                if parked.task is None:
+                    continue
+                self.active += 1
+                node.has_slot = True
+                self._pump.post(parked)
+            elif self._pending:
+                node = self._pending.popleft()
+                if not node.is_queued:
+                    continue
+                self.active += 1
+                node.has_slot = True
+                self._pump.post(partial(self._launch, node))
+            else:
+                return

@@ -1,0 +1,64 @@
+"""A store that fails on demand, around a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import StoreError
+from ..records import Head, Record
+from ..stores.store import Batch, Owner, Store, StoreStatistics, Tenure
+
+__all__ = ["UnreliableStore"]
+
+
+class UnreliableStore:
+    """Passes everything on to ``store``, but for commits while something is set here.
+
+    Attributes:
+        error: while set, every commit raises it and writes nothing.
+        lost_answers: so many commits are made and then raise, as when a server's answer is lost.
+        refused: how many commits raised so far.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.error: StoreError | None = None
+        self.lost_answers = 0
+        self.refused = 0
+
+    async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
+        """See ``Store.acquire``."""
+        return await self.store.acquire(owner, takeover=takeover)
+
+    async def commit(self, batch: Batch) -> None:
+        """See ``Store.commit``; fails as the attributes say."""
+        if self.error is not None:
+            self.refused += 1
+            raise self.error
+        await self.store.commit(batch)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            self.refused += 1
+            raise StoreError("the answer to a commit was lost")
+
+    async def heads(
+        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
+    ) -> list[Head]:
+        """See ``Store.heads``."""
+        return await self.store.heads(agents=agents, unfinished=unfinished, after=after, limit=limit)
+
+    async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
+        """See ``Store.load``."""
+        return await self.store.load(ends)
+
+    async def scan(self, after_seq: int, *, limit: int = 4096) -> list[Record]:
+        """See ``Store.scan``."""
+        return await self.store.scan(after_seq, limit=limit)
+
+    async def statistics(self) -> StoreStatistics:
+        """See ``Store.statistics``."""
+        return await self.store.statistics()
+
+    async def aclose(self) -> None:
+        """See ``Store.aclose``."""
+        await self.store.aclose()

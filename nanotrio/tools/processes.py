@@ -1,0 +1,285 @@
+"""The processes of agents: knowing them, ending them, and finding those that a dead swarm left.
+
+Theory of operation
+-------------------
+A process belongs to an agent in one of two ways. It is in the group or session that a tool started for the agent, or
+its environment carries the agent's mark, ``NANOTRIO_AGENT=TOKEN:AGENT``, which every process inherits from the one
+that started it and which survives ``setsid`` and the death of the parent. Marks are read from ``/proc/PID/environ``,
+so a process that cleared its environment *and* left its session is not found, and outside Linux groups are all there
+is. A swarm that runs inside another's ``bash`` adds its mark to the one it inherited (parted by ``;``), so the outer
+agent's end finds the inner one's processes too.
+
+Ending agents is one loop for all that end together: look at the process table once, kill what belongs to any of them,
+and look again until nothing is left or the time is up; a process forked during a look is found by the next. A zombie
+counts as gone. One that is our own child is collected by its number; nobody else's child is, so exit codes that other
+code waits for are never taken. That is also why nanotrio is no subreaper: orphans handed to it would look like
+children that the user's own code started, and could not be collected without taking those as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import trio
+
+from .threads import thread_limiter
+
+__all__ = ["MARK", "AgentProcesses", "Leftover", "find_holders", "find_leftovers", "join_marks", "reap_all"]
+
+MARK = "NANOTRIO_AGENT"
+_MANY = 32
+"""Groups above which a new one makes us drop those that have ended."""
+
+
+class Leftover(msgspec.Struct, frozen=True, gc=False):
+    """A process that a swarm left behind."""
+
+    pid: int
+    command: str
+    agent: int
+
+
+class AgentProcesses:
+    """The processes of one agent; implements ``Processes``.
+
+    Args:
+        token: names the swarm among all on this machine; no ``:`` or ``;`` in it.
+        agent: the agent's number in it.
+    """
+
+    __slots__ = ("_agent", "_groups", "_marks", "_started", "_token")
+
+    def __init__(self, token: str, agent: int) -> None:
+        self._token = token
+        self._agent = agent
+        self._groups: set[int] = set()
+        self._marks: dict[str, str] | None = None
+        self._started = False
+
+    def note(self, pid: int) -> None:
+        """A process group or session led by ``pid`` was started for the agent."""
+        self._started = True
+        if len(self._groups) >= _MANY:
+            self._groups = {group for group in self._groups if _is_alive(group)}
+        self._groups.add(pid)
+
+    def forget(self, pid: int) -> None:
+        """The group led by ``pid`` has no member left."""
+        self._groups.discard(pid)
+
+    def marks(self) -> Mapping[str, str]:
+        """The environment variable that descendants are known by."""
+        if self._marks is None:
+            self._marks = {MARK: self.mark}
+        self._started = True
+        return self._marks
+
+    @property
+    def mark(self) -> str:
+        """The value that marks the agent's processes."""
+        return f"{self._token}:{self._agent}"
+
+    @property
+    def groups(self) -> frozenset[int]:
+        """Groups that may have members."""
+        return frozenset(self._groups)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether any process was ever started for the agent; where not, reaping is free."""
+        return self._started
+
+    async def reap(self, max_seconds: float) -> tuple[str, ...]:
+        """End them all; see ``reap_all``."""
+        return (await reap_all((self,), max_seconds))[0]
+
+
+def join_marks(environment: Mapping[str, str], marks: Mapping[str, str]) -> dict[str, str]:
+    """Return ``environment`` with ``marks``, keeping the mark of an outer swarm."""
+    outer = environment.get(MARK)
+    joined = {**environment, **marks}
+    if outer and MARK in marks:
+        joined[MARK] = f"{outer};{marks[MARK]}"
+    return joined
+
+
+async def reap_all(agents: Iterable[AgentProcesses], max_seconds: float) -> list[tuple[str, ...]]:
+    """Kill every process of ``agents`` and wait until they are gone, at most ``max_seconds``.
+
+    Returns for each agent, in order, a line for each process that remains and why. No tool of these agents may be
+    running any more. Checkpoints; cancelled, it has killed what it found so far. Shield it where it must finish.
+    """
+    listed = list(agents)
+    results: list[tuple[str, ...]] = [()] * len(listed)
+    pending = [index for index, agent in enumerate(listed) if agent.has_started]
+    if not pending:
+        return results
+    deadline = trio.current_time() + max_seconds
+    marks = {listed[index].mark.encode(): index for index in pending}
+    groups = {group: index for index in pending for group in listed[index].groups}
+    delay_seconds = 0.005
+    while True:
+        remaining = await trio.to_thread.run_sync(_kill_once, marks, groups, limiter=thread_limiter("scan"))
+        if not remaining or trio.current_time() >= deadline:
+            break
+        await trio.sleep(min(delay_seconds, max(deadline - trio.current_time(), 0)))
+        delay_seconds = min(delay_seconds * 2, 0.1)
+    for index in pending:
+        results[index] = tuple(text for owner, text in remaining if owner == index)
+        for group in listed[index].groups:
+            if not _is_alive(group):
+                listed[index].forget(group)
+    return results
+
+
+async def find_leftovers(token: str) -> list[Leftover]:
+    """Return the running processes that carry the mark of the swarm ``token``; only those of this user are seen."""
+    return await trio.to_thread.run_sync(_find_marked, token, limiter=thread_limiter("scan"))
+
+
+async def find_holders(descriptor: int) -> list[tuple[int, str]]:
+    """Return (pid, command) of every other process that has the pipe behind ``descriptor`` open.
+
+    Processes of other users are not seen, and none outside Linux. Checkpoints; may be cancelled at any time.
+    """
+    link = f"pipe:[{os.fstat(descriptor).st_ino}]"
+    limiter = thread_limiter("scan")
+    return await trio.to_thread.run_sync(_find_open, link, abandon_on_cancel=True, limiter=limiter)
+
+
+class _Seen(msgspec.Struct, gc=False):
+    """A line of the process table."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    command: str
+
+
+def _kill_once(marks: Mapping[bytes, int], groups: Mapping[int, int]) -> list[tuple[int, str]]:
+    """Kill all that belongs to the marks and groups, and say what still lives, with its owner."""
+    remaining: list[tuple[int, str]] = []
+    if not os.path.isdir("/proc/self"):
+        return _kill_groups(groups)
+    for seen in _processes():
+        owner = groups.get(seen.group, groups.get(seen.session))
+        if owner is None and seen.state not in "ZX":
+            owner = next((marks[mark] for mark in _marks_of(seen.pid) if mark in marks), None)
+        if owner is None or seen.pid == os.getpid():
+            continue
+        if seen.state in "ZX":
+            if seen.parent == os.getpid():
+                _collect(seen.pid)
+            continue
+        try:
+            os.kill(seen.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            remaining.append((owner, f"process {seen.pid} ({seen.command}) runs as another user"))
+            continue
+        why = "is uninterruptible, in a system call" if seen.state == "D" else "was killed and has not gone yet"
+        remaining.append((owner, f"process {seen.pid} ({seen.command}) {why}"))
+    return remaining
+
+
+def _kill_groups(groups: Mapping[int, int]) -> list[tuple[int, str]]:
+    """Do what can be done without ``/proc``."""
+    remaining = []
+    for group, owner in groups.items():
+        _collect(group)
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            remaining.append((owner, f"process group {group} has members of another user, or zombies"))
+            continue
+        remaining.append((owner, f"process group {group} was killed and has not gone yet"))
+    return remaining
+
+
+def _find_marked(token: str) -> list[Leftover]:
+    prefix = f"{token}:".encode()
+    found = []
+    for seen in _processes():
+        for mark in _marks_of(seen.pid):
+            if mark.startswith(prefix) and seen.state not in "ZX":
+                agent = mark[len(prefix) :]
+                found.append(Leftover(seen.pid, seen.command, int(agent) if agent.isdigit() else 0))
+                break
+    return found
+
+
+def _find_open(link: str) -> list[tuple[int, str]]:
+    found = []
+    own = os.getpid()
+    for seen in _processes():
+        if seen.pid == own or seen.state in "ZX":
+            continue
+        try:
+            with os.scandir(f"/proc/{seen.pid}/fd") as entries:
+                is_open = any(os.readlink(entry.path) == link for entry in entries)
+        except OSError:
+            continue
+        if is_open:
+            found.append((seen.pid, seen.command))
+    return found
+
+
+def _processes() -> Iterable[_Seen]:
+    """Read the process table (proc(5)); processes that end meanwhile are passed over."""
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                stat = file.read(1024)
+        except OSError:
+            continue
+        head, _, rest = stat.rpartition(b") ")
+        fields = rest.split()
+        if len(fields) < 4:
+            continue
+        command = head.partition(b" (")[2].decode(errors="replace")
+        yield _Seen(int(name), fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), command)
+
+
+def _marks_of(pid: int) -> tuple[bytes, ...]:
+    """Return the marks in a process's environment, outermost first."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read()
+    except OSError:  # gone, or another user's
+        return ()
+    key = MARK.encode() + b"="
+    start = 0 if environment.startswith(key) else environment.find(b"\0" + key) + 1
+    if start == 0 and not environment.startswith(key):
+        return ()
+    value = environment[start + len(key) :].partition(b"\0")[0]
+    return tuple(value.split(b";"))
+
+
+def _collect(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _is_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,101 @@
+"""Changing a file as a whole: what is there is the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from ..errors import ToolError
+from .paths import file_trouble, shown
+
+__all__ = ["replace_file"]
+
+
+def replace_file(path: Path, data: bytes) -> bool:
+    """Make ``data`` the content of ``path`` and return whether the file is new.
+
+    A symbolic link is followed. Missing directories are made. The content is written beside the file and renamed
+    over it, with the old one's mode and owner; where that would break a hard link, lose the owner, or is not
+    permitted in the directory, the file is written in place, and a crash may then leave a part. Not synced to disk.
+
+    Raises:
+        ToolError: it could not be written; the old content is untouched, unless the message says otherwise.
+    """
+    target = os.path.realpath(path)
+    try:
+        old = os.stat(target)
+    except FileNotFoundError:
+        old = None
+    except (OSError, ValueError) as error:
+        raise file_trouble(path, error) from error
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        raise ToolError(f"{shown(path)} is a directory or device, not a file; give another path")
+    if old is not None and not os.access(target, os.W_OK):
+        raise ToolError(f"{shown(path)} is write-protected; change its mode first if it is meant to change")
+    try:
+        if old is None:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+        if (old is not None and old.st_nlink > 1) or not _rename_over(target, data, old):
+            _write_in_place(path, target, data)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ToolError(f"{shown(path)} was not written: the disk is full; free some space first") from error
+        raise file_trouble(path, error) from error
+    return old is None
+
+
+def _rename_over(target: str, data: bytes, old: os.stat_result | None) -> bool:
+    """Write a file beside the target and rename it; return False, with nothing changed, where that is not possible."""
+    beside = os.path.join(os.path.dirname(target), f".nanotrio-{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except (PermissionError, OSError) as error:
+        if old is not None and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
+            return False
+        raise
+    try:
+        try:
+            _write(descriptor, data)
+            if old is not None and not _take_after(descriptor, old):
+                os.unlink(beside)
+                return False
+        finally:
+            os.close(descriptor)
+        os.replace(beside, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+    return True
+
+
+def _take_after(descriptor: int, old: os.stat_result) -> bool:
+    """Give the new file the old one's owner and mode; return whether that was permitted."""
+    new = os.fstat(descriptor)
+    try:
+        if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+    except PermissionError:
+        return False
+    return True
+
+
+def _write_in_place(path: Path, target: str, data: bytes) -> None:
+    descriptor = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        _write(descriptor, data)
+    except OSError as error:
+        raise ToolError(f"{shown(path)} was written in part: {error.strerror}; write it again") from error
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,53 @@
+"""Addresses of stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from nanotrio.errors import UsageError
+from nanotrio.stores.address import open_store, parse_url
+from nanotrio.stores.owner import this_process
+
+
+def test_a_path_is_made_absolute() -> None:
+    assert parse_url("sqlite:swarm.db").path == Path.cwd() / "swarm.db"
+    assert parse_url("sqlite:/var/lib/a b?c.db").path == Path("/var/lib/a b?c.db")
+    assert parse_url("sqlite:~/x.db").path == Path.home() / "x.db"
+    assert parse_url(parse_url("sqlite:x").url) == parse_url("sqlite:x")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("swarm.db", "did you mean sqlite:swarm.db"),
+        ("/tmp/swarm.db", "did you mean sqlite:/tmp/swarm.db"),
+        ("./a:b.db", "did you mean sqlite:./a:b.db"),
+        ("", "has no kind"),
+        ("sqlite:", "names no file"),
+        ("sqlite::memory:", "would not survive"),
+        ("sqlite:///tmp/x.db", "as in sqlite:/tmp/x.db"),
+        ("sqlite:a\0b", "names no file"),
+        ("mysql://host/x", "no kind of store is called 'mysql'"),
+        ("jsonl:x", "not in this version"),
+        ("postgres://host/db?swarm=x", "not in this version"),
+        ("sqlite+rows:x", "not in this version"),
+    ],
+)
+def test_an_address_that_cannot_be_used_says_what_to_write(url: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_url(url)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_address_opens_a_store(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await open_store(f"sqlite:{tmp_path}/swarm.db")
+        assert (await store.acquire(this_process())).last_seq == 0
+        assert (await store.statistics()).url == f"sqlite:{tmp_path}/swarm.db"
+        await store.aclose()
+
+    trio.run(main)

@@ -1,0 +1,76 @@
+"""SIGKILL while records are written: what was acknowledged is there, and only whole groups are."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+from nanotrio.records import Record
+from nanotrio.stores.owner import this_process
+from nanotrio.stores.sqlite import SqliteStore
+from nanotrio.stores.tail import read_tail
+
+KILLS = int(os.environ.get("NANOTRIO_KILLS") or 20)
+_WRITER = Path(__file__).with_name("write_until_killed.py")
+_ROOT = str(_WRITER.parents[2])
+
+
+def _write_and_kill(path: Path, seed: int) -> int:
+    """Let a writer run until it has acknowledged some numbers, kill it, and return the greatest one."""
+    acknowledgements = random.Random(seed).randrange(1, 300)
+    command = [sys.executable, str(_WRITER), str(path), str(seed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _ROOT}) as process:
+        assert process.stdout is not None
+        heard = process.stdout.read(8 * acknowledgements)
+        process.kill()
+        # What it wrote to the pipe before it died was acknowledged too.
+        heard += process.stdout.read()
+    whole = len(heard) // 8
+    assert whole >= acknowledgements, f"the writer ended by itself (seed {seed})"
+    numbers: tuple[int, ...] = struct.unpack(f"<{whole}q", heard[: whole * 8])
+    return max(numbers)
+
+
+def _check_groups(records: list[Record]) -> None:
+    at = 0
+    while at < len(records):
+        first, count = struct.unpack_from("<qq", records[at].facts)
+        group = records[at : at + count]
+        assert [record.seq for record in group] == list(range(first, first + count)), "a group is not whole"
+        assert {struct.unpack_from("<qq", record.facts) for record in group} == {(first, count)}
+        at += count
+
+
+def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "swarm.db"
+    known = 0
+
+    async def look(acknowledged: int, seed: int) -> None:
+        nonlocal known
+        store = await SqliteStore.open(path)
+        tenure = await store.acquire(this_process())
+        assert tenure.last_seq >= acknowledged, f"acknowledged records are missing (seed {seed})"
+        assert tenure.heads_seq <= tenure.last_seq
+        records = await store.scan(known, limit=10_000_000)
+        assert [record.seq for record in records] == list(range(known + 1, tenure.last_seq + 1))
+        _check_groups(records)
+        tail = await read_tail(store, tenure.heads_seq)
+        heads = {head.agent: head.last_seq for head in await store.heads()}
+        newest = {**heads, **tail.last_seq}
+        # Every record lies on the chain that the heads and the tail lead to: that is what a reopen relies on.
+        ends = [(seq, 0) for seq in newest.values()]
+        assert sum(len(chain) for chain in await store.load(ends)) == tenure.last_seq
+        known = tenure.last_seq
+        await store.aclose()
+
+    for seed in range(KILLS):
+        trio.run(look, _write_and_kill(path, seed), seed)
+        if known > 100_000:
+            path.unlink()
+            known = 0

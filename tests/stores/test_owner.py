@@ -1,0 +1,48 @@
+"""Telling a live owner from a dead one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from nanotrio.stores.owner import owner_of, state_of, this_process
+from nanotrio.stores.store import Owner
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+def test_this_process_is_running() -> None:
+    assert state_of(this_process()) == "running"
+    assert this_process().pid == os.getpid()
+
+
+@linux
+def test_a_process_is_running_then_stopped_then_dead() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        owner = owner_of(process.pid)
+        assert state_of(owner) == "running"
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        assert state_of(owner) == "stopped"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert state_of(owner) == "dead", "a zombie does nothing any more"
+    assert state_of(owner) == "dead"
+
+
+@linux
+def test_a_reused_pid_is_not_the_owner() -> None:
+    mine = this_process()
+    assert state_of(msgspec.structs.replace(mine, started=mine.started - 1)) == "dead"
+
+
+def test_a_former_boot_is_over_and_another_machine_cannot_be_seen() -> None:
+    mine = this_process()
+    assert state_of(msgspec.structs.replace(mine, boot_id="another")) == "dead"
+    assert state_of(Owner(boot_id="another", pid=mine.pid, started=0)) == "dead"
+    assert state_of(msgspec.structs.replace(mine, boot_id="another", host="elsewhere.example")) == "elsewhere"
