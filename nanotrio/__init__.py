@@ -12,7 +12,7 @@ down the lineage; every agent's session is a chain of records in a store that su
 """
 
 from .limits import Limits
-from .swarm import Agent, AgentView, Approval, Outcome, Swarm, open_swarm
+from .swarm import Agent, AgentView, Approval, Outcome, Swarm, open_swarm, read_session, read_store
 from .tools import Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
@@ -26,5 +26,7 @@ __all__ = [
     "ToolContext",
     "ToolOutput",
     "open_swarm",
+    "read_session",
+    "read_store",
     "tool",
 ]

@@ -8,6 +8,7 @@ import trio
 
 from nanotrio import Approval
 
+from .rules import Rules
 from .transcript import call_text
 
 __all__ = ["Approvals", "Request"]
@@ -43,7 +44,9 @@ class Request:
 class Approvals:
     """Requests in the order they came; ``approve`` is what ``open_swarm`` calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        # Unbounded, and yet no longer than there are agents at work: each waits for its answer.
         self._send, self.requests = trio.open_memory_channel[Request](math.inf)
         self._always: set[str] = set()
 
@@ -58,7 +61,8 @@ class Approvals:
     async def approve(self, approval: Approval) -> bool:
         """Wait for the person's answer."""
         request = Request(approval)
-        if self.is_allowed(request):
+        if self._rules.allow(approval) or self.is_allowed(request):
+            await trio.lowlevel.checkpoint()
             return True
         self._send.send_nowait(request)
         return await request.wait()

@@ -21,13 +21,7 @@ __all__ = ["AskedForHelp", "AskedForVersion", "DemoOptions", "InspectOptions", "
 
 DEFAULT_WAIT_SECONDS = 7_200.0
 
-_LATER_FLAGS = {
-    "--fork-session": 0,
-    "--mcp-config": 1,
-    "--add-dir": 1,
-    "--fallback-model": 1,
-    "--trust": 0,
-}
+_LATER_FLAGS = {"--fork-session": 0, "--mcp-config": 1, "--add-dir": 1, "--fallback-model": 1, "--trust": 0}
 """Flags of the contract that this version does not have yet, and how many values each takes."""
 
 _INSPECT = ("ls", "show", "tree")

@@ -127,7 +127,7 @@ class _Forest:
         shown, rest = list(family), []
         if len(family) > share:
             by_need = sorted(family, key=lambda view: (_RANK.get(status_of(view), 9), view.id))
-            shown, rest = sorted(by_need[:share], key=lambda view: view.id), by_need[share:]
+            shown, rest = (sorted(by_need[:share], key=lambda view: view.id), by_need[share:])
         entries: list[AgentView | str] = list(shown)
         if rest:
             entries.append(self._count(rest, more=bool(shown)))

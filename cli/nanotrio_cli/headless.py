@@ -21,10 +21,11 @@ from nanotrio.swarm.events import MessageReplied, TurnFinished
 from .arguments import RunOptions
 from .exits import FAILED, OK, CommandError, OutputClosedError, signal_code
 from .faults import foreseen
-from .opening import Place, begin, choose_place, go_on_hint, open_place, result_schema, settled_mode
+from .opening import Place, begin, choose_place, go_on_hint, open_place, result_schema, take_up
 from .output import Output, encode_line, write_error
 from .printable import printable
 from .result import Ending, Spending, result_record, result_text, spending
+from .rules import Rules, rules_of
 from .sessions import read_views
 from .signals import signal_name, watch_signals
 from .stream import StreamRecords
@@ -67,6 +68,7 @@ class _Run:
         self._signal = 0
         self._reader_gone = False
         self._place: Place | None = None
+        self._rules: Rules | None = None
         self._swarm: Swarm | None = None
         self._views: Sequence[AgentView] = ()
         self._outcome: Outcome | None = None
@@ -110,9 +112,12 @@ class _Run:
 
     async def _conduct(self) -> None:
         self._place = place = await choose_place(self._options, self._environment, self._directory)
+        self._rules = rules = rules_of(self._options, place)
         began = False
         try:
-            async with open_place(self._options, place, self._environment, self._directory, self._deny) as self._swarm:
+            async with open_place(
+                self._options, place, self._environment, self._directory, rules.mode, self._answer
+            ) as self._swarm:
                 watches = self._options.output_format != "text" or self._options.verbose
                 if watches:
                     async with self._swarm.events() as events:
@@ -133,7 +138,7 @@ class _Run:
         found = place.found
         if found is None:
             return await begin(swarm, place, self._prompt, self._schema)
-        agent = await swarm.resume(found.view.id)
+        agent = await take_up(self._options, swarm, found)
         if found.view.status == "interrupted":
             await agent.steer(self._prompt)
         else:
@@ -180,17 +185,18 @@ class _Run:
                 told.set()
 
     def _opening(self, records: StreamRecords, agent: Agent) -> dict[str, Any]:
-        assert self._place is not None
+        assert self._rules is not None
+        view = agent.view()
         return records.opening(
-            directory=str(self._directory),
-            model=agent.view().model,
-            tools=agent.tools,
-            permission_mode=settled_mode(self._options, self._place),
+            directory=view.directory, model=view.model, tools=view.tools, permission_mode=self._rules.mode
         )
 
-    async def _deny(self, approval: Approval) -> bool:
-        """Nobody is there to ask."""
+    async def _answer(self, approval: Approval) -> bool | None:
+        """Say what the command line says; nobody is there to ask."""
         await trio.lowlevel.checkpoint()
+        assert self._rules is not None
+        if self._rules.allow(approval):
+            return True
         call = approval.call
         self._denials.append(
             {
@@ -200,7 +206,7 @@ class _Run:
                 "tool_input": _json(call.arguments),
             }
         )
-        return False
+        return None
 
     async def _finish(self) -> int:
         place = self._place

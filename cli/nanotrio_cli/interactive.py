@@ -19,10 +19,11 @@ from .data_folder import DataFolder
 from .exits import OK, signal_code
 from .line_terminal import LineTerminal
 from .money import view_cost
-from .opening import Place, begin, choose_place, open_place
+from .opening import Place, begin, choose_place, open_place, take_up
 from .printable import one_line
 from .prompt_terminal import PromptTerminal
 from .repl import Session, repl
+from .rules import rules_of
 from .sessions import read_views, roots
 from .signals import watch_signals
 from .terminal import EndOfInputError, Terminal
@@ -89,16 +90,19 @@ class _Interactive:
         return await choose_place(options, self._environment, self._directory)
 
     async def _one_session(self, terminal: Terminal, options: RunOptions, place: Place) -> Place | None:
-        approvals = Approvals()
+        rules = rules_of(options, place)
+        approvals = Approvals(rules)
         session: Session[Place] | None = None
         try:
-            async with open_place(options, place, self._environment, self._directory, approvals.approve) as swarm:
+            async with open_place(
+                options, place, self._environment, self._directory, rules.mode, approvals.approve
+            ) as swarm:
                 session = Session(
                     begin=functools.partial(self._begin, swarm, place),
                     approvals=approvals,
                     list_sessions=self._list_sessions,
                     find=self._find,
-                    agent=await self._agent(swarm, place),
+                    agent=None if place.found is None else await take_up(options, swarm, place.found),
                     first=options.prompt,
                 )
                 await self._greet(terminal, place)
@@ -109,9 +113,6 @@ class _Interactive:
 
     async def _begin(self, swarm: Swarm, place: Place, prompt: str) -> Agent:
         return await begin(swarm, place, prompt)
-
-    async def _agent(self, swarm: Swarm, place: Place) -> Agent | None:
-        return None if place.found is None else await swarm.resume(place.found.view.id)
 
     async def _greet(self, terminal: Terminal, place: Place) -> None:
         found = place.found

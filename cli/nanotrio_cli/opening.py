@@ -12,6 +12,7 @@ import msgspec
 
 from nanotrio import Agent, Approval, Limits, Swarm, open_swarm
 from nanotrio.limits import nano_usd
+from nanotrio.tools import standard_tools
 
 from .arguments import RunOptions
 from .data_folder import DataFolder
@@ -20,7 +21,7 @@ from .instructions import system_prompt
 from .model_choice import chosen_model
 from .sessions import Found, find, newest
 
-__all__ = ["Place", "begin", "choose_place", "go_on_hint", "open_place", "result_schema", "settled_mode"]
+__all__ = ["Place", "begin", "choose_place", "go_on_hint", "open_place", "result_schema", "take_up"]
 
 MAX_ACTIVE = 32
 """Agents of one command that work at once."""
@@ -66,6 +67,7 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
             raise CommandError(f"{found.view.name} is not a root; go on with its session: -r {found.root.uuid}")
     else:
         found = await newest(urls, str(directory), one_of_many=many)
+    _refuse_changes(options, found)
     return Place(found.url, found.view.uuid, found)
 
 
@@ -80,14 +82,7 @@ def _new_place(options: RunOptions, environment: Mapping[str, str]) -> Place:
     return Place(f"sqlite:{path}", session_id, own_file=path)
 
 
-def settled_mode(options: RunOptions, place: Place) -> str:
-    """Return the permission mode of the run: as given, as the session had it, or ``manual``."""
-    if options.permission_mode is not None:
-        return options.permission_mode
-    return "manual" if place.found is None else place.found.view.permission_mode
-
-
-def limits_of(options: RunOptions) -> Limits:
+def _limits(options: RunOptions) -> Limits:
     """Return the bounds that the flags set."""
     set_: dict[str, Any] = {}
     if options.max_turns is not None:
@@ -102,20 +97,22 @@ def open_place(
     place: Place,
     environment: Mapping[str, str],
     directory: Path,
-    approve: Callable[[Approval], Awaitable[bool]] | None,
+    mode: str,
+    approve: Callable[[Approval], Awaitable[bool | None]],
 ) -> AbstractAsyncContextManager[Swarm]:
     """Return the swarm of ``place``, to be entered."""
-    model = chosen_model(options.model, environment) if place.found is None else options.model
+    model = chosen_model(options.model, environment) if place.found is None else None
     return open_swarm(
         store=place.url,
         model=model,
+        tools=standard_tools(),
         system=system_prompt(options, directory),
-        limits=limits_of(options),
+        limits=_limits(options),
         max_active=MAX_ACTIVE,
         takeover=options.takeover,
         environment=environment,
         directory=directory,
-        permission_mode=settled_mode(options, place),
+        permission_mode=mode,
         allowed_tools=options.allowed_tools,
         denied_tools=options.denied_tools,
         approve=approve,
@@ -155,6 +152,28 @@ def result_schema(options: RunOptions) -> dict[str, Any] | None:
 async def begin(swarm: Swarm, place: Place, prompt: str, schema: dict[str, Any] | None = None) -> Agent:
     """Spawn the session's root."""
     return await swarm.spawn(prompt, uuid=place.session_id, result_type=schema)
+
+
+async def take_up(options: RunOptions, swarm: Swarm, found: Found) -> Agent:
+    """Resume the session's tree, under the bounds that the flags set anew."""
+    agent = await swarm.resume(found.view.id)
+    if options.max_budget_usd is not None:
+        await agent.set_budget(options.max_budget_usd)
+    if options.max_turns is not None:
+        await agent.set_max_steps(options.max_turns)
+    return agent
+
+
+def _refuse_changes(options: RunOptions, found: Found) -> None:
+    """What a session is made of stays as it began."""
+    for flag, given in (
+        ("--model", options.model is not None and options.model != found.view.model),
+        ("--system-prompt", options.system_prompt is not None),
+        ("--append-system-prompt", options.append_system_prompt is not None),
+        ("--json-schema", options.json_schema is not None),
+    ):
+        if given:
+            raise CommandLineError(f"{flag} goes with a new session: one that goes on stays as it began")
 
 
 def go_on_hint(options: RunOptions, place: Place) -> str:

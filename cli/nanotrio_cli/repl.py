@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 import trio
 
-from nanotrio import Agent, Event, Outcome, Swarm
+from nanotrio import Agent, Outcome, Swarm
 from nanotrio.errors import LimitError, ModelError, NanotrioError, StoreError, UsageError
-from nanotrio.swarm.events import TurnFinished
+from nanotrio.swarm.events import Event, TurnFinished
 
 from .approvals import Approvals, Request
 from .exits import CommandError

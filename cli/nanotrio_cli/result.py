@@ -35,7 +35,7 @@ class Spending(msgspec.Struct, frozen=True):
         )
 
     def __sub__(self, other: Spending) -> Spending:
-        mine, its = msgspec.structs.astuple(self.usage), msgspec.structs.astuple(other.usage)
+        mine, its = (msgspec.structs.astuple(self.usage), msgspec.structs.astuple(other.usage))
         return Spending(
             Usage(*(max(one - two, 0) for one, two in zip(mine, its, strict=True))),
             max(self.cost_nano - other.cost_nano, 0),

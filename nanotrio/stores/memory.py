@@ -83,7 +83,16 @@ class MemoryStore:
         """Return counts; sizes are those of the facts."""
         await trio.lowlevel.checkpoint()
         size = sum(len(record.facts) for record in self._records.values())
-        return StoreStatistics("memory:", len(self._records), len(self._heads), size, 0, self._commits)
+        return StoreStatistics(
+            "memory:",
+            len(self._records),
+            len(self._heads),
+            size,
+            0,
+            self._commits,
+            heads_seq=self._heads_seq,
+            owner=self._owner,
+        )
 
     async def aclose(self) -> None:
         """Nothing to give back; what was written stays for a later ``acquire``."""

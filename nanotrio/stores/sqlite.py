@@ -77,7 +77,8 @@ _MARKS = """
 SELECT heads_seq, (SELECT coalesce(max(seq), 0) FROM log), (SELECT coalesce(max(agent), 0) FROM heads) FROM mark
 """
 _COUNT = """
-SELECT coalesce((SELECT max(seq) FROM log) - (SELECT min(seq) FROM log) + 1, 0), (SELECT count(*) FROM heads)
+SELECT coalesce((SELECT max(seq) FROM log) - (SELECT min(seq) FROM log) + 1, 0), (SELECT count(*) FROM heads),
+heads_seq, boot_id, pid, started, host FROM mark LEFT JOIN owner ON NOT released
 """
 """min and max asked for together would scan the table; apart each is one look-up."""
 _SCAN = "SELECT seq, body FROM log WHERE seq > ?1 ORDER BY seq LIMIT ?2"
@@ -193,7 +194,7 @@ class SqliteStore:
     async def statistics(self) -> StoreStatistics:
         """Return sizes and counts; counting heads takes a thread some milliseconds for each 100,000."""
         row = await self._read(lambda db: db.execute(_COUNT).fetchall()[0], inline=False)
-        records, heads = cast("tuple[int, int]", row)
+        records, heads, heads_seq, boot_id, pid, started, host = cast("tuple[int, int, int, str | None, int, int, str]", row)
         return StoreStatistics(
             url=f"sqlite:{self.path}",
             records=records,
@@ -202,6 +203,8 @@ class SqliteStore:
             pending_bytes=file_size(Path(f"{self.path}-wal")),
             commits=self._commits,
             warning=self._warning,
+            heads_seq=heads_seq,
+            owner=None if boot_id is None else Owner(boot_id=boot_id, pid=pid, started=started, host=host),
         )
 
     async def aclose(self) -> None:

@@ -65,6 +65,10 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     """Since this store was opened here."""
     warning: str = ""
     """What a person should know, such as a reader that keeps a write-ahead log growing; empty when all is well."""
+    heads_seq: int = 0
+    """All heads are true up to this record."""
+    owner: Owner | None = None
+    """The process that has the store, dead or alive; None where it was given back."""
 
 
 class Store(Protocol):

@@ -3,7 +3,8 @@
 from .agent import Agent
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
+from .reading import read_session, read_store
 from .runtime import Approval, Approver
 from .swarm import Swarm, SwarmStatistics
 
-__all__ = ["Agent", "AgentView", "Approval", "Approver", "Outcome", "Swarm", "SwarmStatistics", "open_swarm"]
+__all__ = ["Agent", "AgentView", "Approval", "Approver", "Outcome", "Swarm", "SwarmStatistics", "open_swarm", "read_session", "read_store"]

@@ -65,6 +65,7 @@ class Swarm:
         directory: Path | str | None = None,
         permission_mode: str | None = None,
         result_type: Any = None,
+        uuid: str = "",
     ) -> Agent:
         """Start a root agent on ``prompt`` and return its handle once the prompt is durable.
 
@@ -72,6 +73,7 @@ class Swarm:
         own tools come with them, unless some of these are named: then exactly the named ones are given.
         ``budget_usd`` caps the agent and all its descendants over its whole life; ``timeout_seconds`` bounds each
         turn. ``result_type`` (a type msgspec knows, or a JSON schema as a dict) is what ``submit_result`` is held to.
+        ``uuid`` names the tree; without it one is made up.
 
         Checkpoints. Cancelled, the agent may have been started.
 
@@ -93,6 +95,7 @@ class Swarm:
             directory=directory,
             permission_mode=permission_mode,
             result_type=result_type,
+            uuid=uuid,
         )
 
     async def _spawn(
@@ -110,6 +113,7 @@ class Swarm:
         directory: Path | str | None,
         permission_mode: str | None,
         result_type: Any,
+        uuid: str = "",
     ) -> Agent:
         self._check_open()
         await self._runtime.journal.room()
@@ -141,7 +145,7 @@ class Swarm:
         )
         check_room(runtime, parent, 1)
         prompt = check_spawn(runtime, parent, prompt, name, profile)
-        node = spawn_nowait(runtime, parent, prompt, name, profile)
+        node = spawn_nowait(runtime, parent, prompt, name, profile, uuid=uuid)
         await runtime.journal.durable(runtime.append())
         return Agent(self, node)
 
@@ -310,7 +314,7 @@ def _positive(value: float, what: str) -> float:
     return value
 
 
-def view_of_head(head: Head, *, owned: bool, depth: int = 0) -> AgentView:
+def view_of_head(head: Head, *, owned: bool, depth: int = 0, profile: Profile | None = None) -> AgentView:
     """Return a head as a value; an unfinished agent of a store that nobody owns is ``interrupted``."""
     return AgentView(
         id=head.agent,
@@ -331,4 +335,7 @@ def view_of_head(head: Head, *, owned: bool, depth: int = 0) -> AgentView:
         uuid=head.uuid,
         created_us=head.created_us,
         updated_us=head.updated_us,
+        directory=profile.directory if profile else "",
+        permission_mode=profile.permission_mode if profile else "",
+        tools=profile.tools if profile else (),
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 import cbor2
 import msgspec
@@ -225,7 +225,9 @@ def check_spawn(runtime: Runtime, parent: Node | None, prompt: str, name: str, p
     return prompt
 
 
-def spawn_nowait(runtime: Runtime, parent: Node | None, prompt: str, name: str, profile: Profile) -> Node:
+def spawn_nowait(
+    runtime: Runtime, parent: Node | None, prompt: str, name: str, profile: Profile, *, uuid: str = ""
+) -> Node:
     """Make an agent that was checked, with its first mail, within the open group, and queue it for a slot."""
     agent = runtime.next_agent
     runtime.next_agent += 1
@@ -240,7 +242,7 @@ def spawn_nowait(runtime: Runtime, parent: Node | None, prompt: str, name: str, 
         depth=parent.session.depth + 1 if parent else 0,
         name=f"{stem}.{agent}",
         profile=seq,
-        uuid="" if parent else str(uuid.uuid4()),
+        uuid="" if parent else uuid or str(uuid4()),
     )
     runtime.record(node, (spawned, MailArrived("prompt", parent.id if parent else 0, prompt, "")))
     node.ledger.owner = session.name
