@@ -297,10 +297,14 @@ class Journal:
             if not await self._park(1, timeout):
                 self._flush_seq = self.next_seq - 1
                 return
-        elif self._durable_waiters:
+        elif self._is_urgent():
             await trio.lowlevel.checkpoint()
-        if not self._closed and not self._durable_waiters and self._flush_seq <= self.heads_seq:
+        if not self._is_urgent():
             await self._park(self.limits.max_batch_records, self.limits.gather_seconds)
+
+    def _is_urgent(self) -> bool:
+        waited_for = self._durable_waiters or self._room_waiters or self._flush_seq > self.heads_seq
+        return bool(waited_for) or self._closed
 
     async def _park(self, wake_at: int, seconds: float) -> bool:
         """Sleep until woken (True) or for ``seconds`` (False)."""

@@ -1,8 +1,11 @@
-"""Models: pure codecs, one transport, scripted models, prices, and the rules of trying again."""
+"""Models: pure codecs, one transport, scripted models, prices, and the rules of trying again.
+
+What needs httpx, which takes 80 ms to import, is left to ``models.transport`` (``open_client``) and
+``models.http_model``; ``open_model`` imports these when a model behind HTTP is first asked for.
+"""
 
 from .anthropic import AnthropicCodec, AnthropicDecoder
 from .catalog import open_model
-from .http_model import HttpModel
 from .model import Codec, Decoder, Delta, Model, Price, Reply
 from .openai_chat import OpenAIChatCodec, OpenAIChatDecoder
 from .prices import ModelFacts, find_facts, find_price, known_models, price_date
@@ -22,19 +25,16 @@ from .scripted import (
     reply_text,
 )
 from .sse import EventParser
-from .transport import Client, TrioTransport, open_client
 
 __all__ = [
     "FREE",
     "AnthropicCodec",
     "AnthropicDecoder",
-    "Client",
     "Codec",
     "Conversation",
     "Decoder",
     "Delta",
     "EventParser",
-    "HttpModel",
     "Late",
     "Model",
     "ModelFacts",
@@ -46,7 +46,6 @@ __all__ = [
     "Script",
     "ScriptedCodec",
     "ScriptedModel",
-    "TrioTransport",
     "classify",
     "delay_seconds",
     "find_facts",
@@ -54,7 +53,6 @@ __all__ = [
     "find_script",
     "known_models",
     "load_script",
-    "open_client",
     "open_model",
     "price_date",
     "register_script",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, assert_never
 
 import msgspec
@@ -50,10 +51,13 @@ class AnthropicCodec:
     __slots__ = ()
 
     def encode_head(self, model: str, system: str, tools: Sequence[ToolSpec], max_tokens: int) -> bytes:
-        """Return the request up to and including ``"messages":[``; ``model`` is the full name or the provider's."""
+        """Return the request up to and including ``"messages":[``; ``model`` is the full name or the provider's.
+
+        Tools are sorted by name, so that the same tools in another order give the same bytes.
+        """
         head: dict[str, Any] = {"model": model.removeprefix(_PREFIX), "max_tokens": max_tokens, "stream": True}
         if tools:
-            described = [_tool(tool) for tool in tools]
+            described = [_tool(tool) for tool in sorted(tools, key=_name_of)]
             described[-1]["cache_control"] = _MARKER
             head["tools"] = described
         if system.strip():
@@ -90,6 +94,9 @@ class AnthropicCodec:
     def decoder(self) -> AnthropicDecoder:
         """Return a fresh decoder for one response."""
         return AnthropicDecoder()
+
+
+_name_of = attrgetter("name")
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

@@ -20,6 +20,8 @@ __all__ = ["MAX_ARGUMENTS_BYTES", "make_call", "parse_arguments", "unique_ids"]
 MAX_ARGUMENTS_BYTES = 1_000_000
 """Bytes of one call's arguments; more is a problem that the model is told of."""
 
+_decode_any = msgspec.json.Decoder().decode
+
 _NOUNS = {
     type(None): "null",
     bool: "a boolean",
@@ -42,9 +44,9 @@ def parse_arguments(text: str, *, cut: bool = False) -> tuple[str, str]:
     if len(text) > MAX_ARGUMENTS_BYTES or len(text.encode(errors="surrogatepass")) > MAX_ARGUMENTS_BYTES:
         return "{}", f"the arguments are longer than {MAX_ARGUMENTS_BYTES} bytes; pass large content in smaller pieces"
     try:
-        value = _decode(text)
+        value, is_clean = _decode(text)
         if isinstance(value, str):
-            inner = _decode(value)
+            inner, is_clean = _decode(value)
             if isinstance(inner, dict):
                 text, value = value, inner
     except (ValueError, RecursionError) as error:
@@ -54,7 +56,8 @@ def parse_arguments(text: str, *, cut: bool = False) -> tuple[str, str]:
         return "{}", f"the arguments are not valid JSON ({reason}): {excerpt(text, 80)}"
     if not isinstance(value, dict):
         return "{}", f"the arguments must be a JSON object, not {_NOUNS[type(value)]}: {excerpt(text, 80)}"
-    return _normal(text, value), ""
+    # The model's own text, where every store and wire takes it as it is; else the value written anew.
+    return (text if is_clean else clean_text(json.dumps(value, ensure_ascii=False))), ""
 
 
 def make_call(call_id: str, name: str, text: str, *, cut: bool) -> ToolCall:
@@ -85,22 +88,14 @@ def unique_ids(calls: list[ToolCall], reply_id: str) -> list[ToolCall]:
     return result
 
 
-def _decode(text: str) -> Any:
+def _decode(text: str) -> tuple[Any, bool]:
+    """Return the value of ``text``, and whether the text is free of surrogates."""
     try:
-        return msgspec.json.decode(text)
+        return _decode_any(text), True
     except (msgspec.DecodeError, UnicodeEncodeError):
         # Lone surrogates are refused by msgspec, but are a mere blemish here; everything else fails again.
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant), False
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _normal(text: str, value: dict[str, Any]) -> str:
-    """The model's own text where every store and wire takes it as it is, else the value written anew."""
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        return clean_text(json.dumps(value, ensure_ascii=False))
-    return text

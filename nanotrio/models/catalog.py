@@ -18,19 +18,22 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
 from ..errors import ModelError, UnknownModelError, UsageError
 from .anthropic import ANTHROPIC_VERSION, AnthropicCodec
-from .http_model import HttpModel
 from .model import Codec, Model, Price
 from .openai_chat import OpenAIChatCodec
 from .prices import find_price, known_models
 from .script_file import load_script
 from .scripted import find_script, registered_scripts
-from .transport import Client
+
+if TYPE_CHECKING:
+    from .http_model import HttpModel
+    from .transport import Client
 
 __all__ = ["open_model"]
 
@@ -98,6 +101,8 @@ def _http_model(
     client: Client,
     price: Price | None,
 ) -> HttpModel:
+    from .http_model import HttpModel
+
     own_url = environment.get(provider.url_variable, "").strip()
     url = _endpoint(provider_name, provider, own_url)
     key = environment.get(provider.key_variable, "").strip()
@@ -118,7 +123,7 @@ def _http_model(
     else:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         codec = OpenAIChatCodec(limit_field="max_tokens" if own_url else "max_completion_tokens")
-    near = _near(name, [known for known in known_models() if known.startswith(f"{provider_name}/")])
+    near = _near(name, [known for known in _served() if known.startswith(f"{provider_name}/")])
     advice = {
         "auth": f"check {provider.key_variable}" if key else f"set {provider.key_variable}",
         "quota": f"the account behind {provider.key_variable} has nothing left to spend",
@@ -165,13 +170,18 @@ def _checked(url: str, variable: str) -> SplitResult:
 
 def _unknown(name: str, provider_name: str, model_name: str) -> str:
     if not model_name:
-        names = [known for known in known_models() if known.partition("/")[2] == name]
-        hint = f"; did you mean {names[0]}?" if names else _near(name, [*known_models(), "scripted/echo"])
+        names = [known for known in _served() if known.partition("/")[2] == name]
+        hint = f"; did you mean {names[0]}?" if names else _near(name, [*_served(), "scripted/echo"])
         return f"the model name {name!r} lacks its provider, as in anthropic/claude-sonnet-4-5{hint}"
     providers = [*_PROVIDERS, "scripted"]
     return f"no provider {provider_name!r} is known (of model {name!r}); there are {', '.join(providers)}" + _near(
-        name, known_models()
+        name, _served()
     )
+
+
+def _served() -> list[str]:
+    """Names of priced models that this version can call."""
+    return [known for known in known_models() if known.partition("/")[0] in _PROVIDERS]
 
 
 def _near(name: str, known: list[str]) -> str:

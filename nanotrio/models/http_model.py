@@ -61,7 +61,7 @@ class HttpModel:
         self._advice = dict(advice or {})
 
     def __repr__(self) -> str:
-        return f"<HttpModel {self.name} at {self._url}>"
+        return f"<HttpModel {self.name}>"
 
     async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:
         """Send ``body`` once and return the whole reply; see ``model.Model``.
@@ -69,13 +69,14 @@ class HttpModel:
         ``idle_seconds`` bounds each silence of the server; comments in the stream end a silence. Where the server
         tells no usage at all, it is estimated from the sizes of request and reply, three bytes a token.
         """
+        decoder = self.codec.decoder()
         try:
             async with post(self._client, self._url, self._headers, body, idle_seconds=idle_seconds) as answer:
                 if answer.status != _OK or "json" in answer.headers.get("content-type", ""):
                     raise await self._refusal(answer)
-                reply = await self._read(answer, self.codec.decoder(), emit)
+                reply = await self._read(answer, decoder, emit)
         except ModelError as error:
-            raise self._told(error) from error.__cause__
+            raise self._told(error, _usage_seen(decoder)) from error.__cause__
         if reply.usage == Usage():
             return Reply(reply.parts, reply.stop, _estimate(body, reply))
         return reply
@@ -99,7 +100,7 @@ class HttpModel:
 
     async def _refusal(self, answer: Answer) -> ModelError:
         """The error that a response without a stream stands for."""
-        data = await answer.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)
+        data = self._redacted((await answer.read(_MAX_ERROR_BYTES, _ERROR_SECONDS)).decode(errors="replace"))
         try:
             name, message = error_of(msgspec.json.decode(data))
         except (msgspec.DecodeError, RecursionError):
@@ -119,19 +120,31 @@ class HttpModel:
             retry_after_seconds=retry_after_seconds(answer.headers, now_unix()),
         )
 
-    def _told(self, error: ModelError) -> ModelError:
-        """``error`` as a person is to read it: the model named, secrets out, advice added."""
-        text = str(error)
+    def _redacted(self, text: str) -> str:
         for secret, label in self._secrets.items():
             text = text.replace(secret, f"[{label}]")
+        return text
+
+    def _told(self, error: ModelError, usage: object) -> ModelError:
+        """``error`` as a person is to read it: the model named, secrets out, advice added."""
+        text = self._redacted(str(error))
         advice = self._advice.get(error.kind)
         return ModelError(
             f"{self.name}: {text}" + (f"; {advice}" if advice else ""),
             kind=error.kind,
             status=error.status,
             retry_after_seconds=error.retry_after_seconds,
-            usage=error.usage,
+            usage=usage if error.usage is None else error.usage,
         )
+
+
+def _usage_seen(decoder: Decoder) -> object:
+    """What the part of a reply that came has cost: a decoder tells it when it is cut off."""
+    try:
+        decoder.receive_eof()
+    except ModelError as error:
+        return error.usage
+    return None
 
 
 def _estimate(body: bytes, reply: Reply) -> Usage:

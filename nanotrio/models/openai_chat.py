@@ -18,7 +18,10 @@ https://openrouter.ai/docs/use-cases/reasoning-tokens (``reasoning``).
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -50,7 +53,10 @@ class OpenAIChatCodec:
         self._limit_field = limit_field
 
     def encode_head(self, model: str, system: str, tools: Sequence[ToolSpec], max_tokens: int) -> bytes:
-        """Return the request up to the end of the system message; ``model`` is the full name or the provider's."""
+        """Return the request up to the end of the system message; ``model`` is the full name or the provider's.
+
+        Tools are sorted by name, so that the same tools in another order give the same bytes.
+        """
         head: dict[str, Any] = {
             "model": model.removeprefix(_PREFIX),
             self._limit_field: max_tokens,
@@ -58,7 +64,7 @@ class OpenAIChatCodec:
             "stream_options": {"include_usage": True},
         }
         if tools:
-            head["tools"] = [_tool(tool) for tool in tools]
+            head["tools"] = [_tool(tool) for tool in sorted(tools, key=_name_of)]
         opening = b',"messages":['
         if system:
             opening += _encode({"role": "system", "content": system})
@@ -85,9 +91,23 @@ class OpenAIChatCodec:
         return OpenAIChatDecoder()
 
 
+_name_of = attrgetter("name")
+
+
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
+
+
+_MAX_ID = 40
+_REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+def _call_id(call_id: str) -> str:
+    """Return an id as the API takes it, alike for a call and its result: other servers write longer ones."""
+    if len(call_id) <= _MAX_ID:
+        return call_id
+    return "call_" + hashlib.blake2b(call_id.encode(), digest_size=16).hexdigest()
 
 
 def _result(result: ToolResult) -> bytes:
@@ -95,7 +115,7 @@ def _result(result: ToolResult) -> bytes:
     content = result.content or "(no output)"
     if result.is_error and content[:5].lower() != "error":
         content = f"Error: {content}"
-    return _encode({"role": "tool", "tool_call_id": result.call_id, "content": content})
+    return _encode({"role": "tool", "tool_call_id": _call_id(result.call_id), "content": content})
 
 
 def _assistant(message: Message, *, keep_thinking: bool) -> bytes:
@@ -112,7 +132,11 @@ def _assistant(message: Message, *, keep_thinking: bool) -> bytes:
         if thinking:
             sent["reasoning_content"] = thinking
         sent["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": _call_id(call.id),
+                "type": "function",
+                "function": {"name": _REFUSED.sub("_", call.name)[:64] or "_", "arguments": call.arguments},
+            }
             for call in calls
         ]
     return _encode(sent) if text or calls else b""

@@ -97,7 +97,7 @@ def classify(status: int, name: str, message: str) -> ModelErrorKind:
         return _BY_STATUS[status]
     if status == 0 and name != "invalid_request_error":
         return "transient"
-    return "transient" if status >= 500 else "rejected"  # noqa: PLR2004 - the class of server errors
+    return "transient" if status >= 500 else "rejected"
 
 
 def retry_after_seconds(headers: Mapping[str, str], now_unix: float) -> float | None:

@@ -1,10 +1,10 @@
-"""Scripted models from a file, ``scripted:FILE``: a JSON document of rules.
+r"""Scripted models from a file, ``scripted:FILE``: a JSON document of rules.
 
 ::
 
     {
       "rules": [
-        {"text": "list (?P<what>\\\\w+)", "calls": [{"name": "bash", "arguments": {"command": "ls ${what}"}}]},
+        {"text": "list (?P<what>\\w+)", "calls": [{"name": "bash", "arguments": {"command": "ls ${what}"}}]},
         {"result": "No such file", "reply": "There is no such folder."},
         {"task": "flaky", "error": {"kind": "transient", "message": "overloaded", "times": 2}},
         {"step": 0, "reply": "Hello, you said: ${last}"},
@@ -30,10 +30,11 @@ or, to try broken JSON, text), ``stop`` (``end``, ``max_tokens``, ``pause`` or `
 ``output``, ``cache_read``, ``cache_write``; derived from sizes where it is left out), ``latency_seconds``. Or ``error``
 with ``kind`` (see ``errors.ModelErrorKind``), ``message``, ``status``, ``retry_after_seconds`` and ``times``: how often
 this rule fails, counted over all conversations; afterwards the rule no longer holds. Without ``times`` it always fails.
+``about``, in the document and in each rule, is for the reader.
 
-In texts and in the strings of arguments ``${NAME}`` stands for a group of that name, and ``${1}`` for a numbered group,
-of the rule's regular expressions (``text`` before ``result`` before ``task``); ``${last}``, ``${task}``, ``${step}`` for
-the text of the last message (or its results), the first text and the step. ``$${`` stands for ``${``.
+In texts and in the strings of arguments ``${NAME}`` stands for a group of that name, and ``${1}`` for a numbered
+group, of the rule's regular expressions (``text`` before ``result`` before ``task``); ``${last}``, ``${task}``,
+``${step}`` for the text of the last message (or its results), the first text and the step. ``$${`` stands for ``${``.
 """
 
 from __future__ import annotations
@@ -221,7 +222,7 @@ def load_script(path: str | Path) -> ScriptedModel:
 
 def _read(place: str) -> str:
     try:
-        with open(place, "rb") as file:  # noqa: PTH123 - Path adds nothing here
+        with Path(place).open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise UsageError(f"cannot read the script {place}: {error.strerror}") from error

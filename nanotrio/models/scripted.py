@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
@@ -59,42 +58,53 @@ _decode_message = msgspec.json.Decoder(Message).decode
 class Conversation:
     """What a script is shown: the request, decoded as far as it is asked for."""
 
+    # Plain slots: functools.cached_property takes a lock at each first use.
+    __slots__ = ("_body", "_head", "_last", "_steps")
+
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self._head: _Head | None = None
+        self._last: Message | None = None
+        self._steps = -1
 
-    @cached_property
+    @property
     def last(self) -> Message:
         """The last message."""
-        return _decode_message(self._body[self._body.rindex(b"\n") + 1 :])
+        if self._last is None:
+            self._last = _decode_message(self._body[self._body.rindex(b"\n") + 1 :])
+        return self._last
 
-    @cached_property
+    @property
     def first(self) -> Message:
-        """The first message."""
+        """The first message; decoded at each use."""
         start = self._body.index(b"\n") + 1
         end = self._body.find(b"\n", start)
         return _decode_message(self._body[start : end if end >= 0 else None])
 
-    @cached_property
+    @property
     def messages(self) -> tuple[Message, ...]:
-        """All messages."""
+        """All messages; decoded at each use."""
         return tuple(_decode_message(line) for line in self._body.split(b"\n")[1:])
 
-    @cached_property
+    @property
     def steps(self) -> int:
         """The number of the assistant's messages so far, so 0 for the first request."""
-        return self._body.count(_ASSISTANT_LINE)
+        if self._steps < 0:
+            # The head is passed over first: looking for one byte is far quicker than for thirteen.
+            self._steps = self._body.count(_ASSISTANT_LINE, max(0, self._body.find(b"\n")))
+        return self._steps
 
-    @cached_property
+    @property
     def task(self) -> str:
         """The text of the first message: what the agent was first asked."""
         return text_of(self.first)
 
-    @cached_property
+    @property
     def last_text(self) -> str:
         """The text of the last message."""
         return text_of(self.last)
 
-    @cached_property
+    @property
     def results(self) -> tuple[ToolResult, ...]:
         """The results of tools in the last message."""
         return tuple(part for part in self.last.parts if isinstance(part, ToolResult))
@@ -102,26 +112,27 @@ class Conversation:
     @property
     def model(self) -> str:
         """The full name of the model."""
-        return self._head.model
+        return self._decoded_head().model
 
     @property
     def max_tokens(self) -> int:
         """The bound on the reply's tokens."""
-        return self._head.max_tokens
+        return self._decoded_head().max_tokens
 
     @property
     def system(self) -> str:
         """The system prompt."""
-        return self._head.system
+        return self._decoded_head().system
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools the model may call."""
-        return self._head.tools
+        return self._decoded_head().tools
 
-    @cached_property
-    def _head(self) -> _Head:
-        return _decode_head(self._body[: self._body.find(b"\n") if b"\n" in self._body else None])
+    def _decoded_head(self) -> _Head:
+        if self._head is None:
+            self._head = _decode_head(self._body[: self._body.find(b"\n") if b"\n" in self._body else None])
+        return self._head
 
 
 class Late(msgspec.Struct, frozen=True, gc=False):
@@ -217,7 +228,7 @@ class ScriptedModel:
     def __repr__(self) -> str:
         return f"<ScriptedModel {self.name}>"
 
-    async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:
+    async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:  # noqa: ARG002 - the protocol's
         """Ask the script; see ``model.Model``. Checkpoints before it does; a silence is never too long here."""
         if self._latency_seconds > 0:
             await trio.sleep(self._latency_seconds)
@@ -239,26 +250,19 @@ class ScriptedModel:
 
 def _completed(reply: Reply, conversation: Conversation, body: bytes) -> Reply:
     """``reply`` with an id for each call and its usage, where the script left these open."""
-    parts = reply.parts
-    for part in parts:
-        if isinstance(part, ToolCall) and not part.id:
-            stem = f"call_{conversation.steps}_"
-            parts = tuple(
-                ToolCall(f"{stem}{index}", part.name, part.arguments, part.problem)
-                if isinstance(part, ToolCall) and not part.id
-                else part
-                for index, part in enumerate(parts)
-            )
-            break
-    if reply.usage is not _DERIVED:
-        return reply if parts is reply.parts else Reply(parts, reply.stop, reply.usage)
+    parts: list[Part] = []
     said = 0
-    for part in parts:
+    for part in reply.parts:
         if isinstance(part, ToolCall):
             said += len(part.name) + len(part.arguments)
+            if not part.id:
+                call_id = f"call_{conversation.steps}_{len(parts)}"
+                part = ToolCall(call_id, part.name, part.arguments, part.problem)  # noqa: PLW2901 - now with its id
         elif isinstance(part, (Text, Thinking)):
             said += len(part.text)
-    return Reply(parts, reply.stop, Usage(len(body) // 4 + 1, said // 4 + 1))
+        parts.append(part)
+    derived = Usage(len(body) // 4 + 1, said // 4 + 1) if reply.usage is _DERIVED else reply.usage
+    return Reply(tuple(parts), reply.stop, derived)
 
 
 def _deltas(reply: Reply) -> list[Delta]:

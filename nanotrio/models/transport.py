@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
-from typing import TypeAlias, cast
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import TypeAlias
 
 import h11
-import httpx
+import httpx  # noqa: ASYNC127 - which client, and why, stands in docs/dependencies.md
 import trio
 
 from ..errors import ModelError
@@ -25,6 +26,9 @@ __all__ = ["Answer", "Client", "TrioTransport", "close_client", "make_client", "
 Client: TypeAlias = httpx.AsyncClient
 
 _PORTS = {"http": 80, "https": 443}
+_BODY = "nanotrio_body"
+"""The extension of a response that holds its body as a plain iterator: httpx's own way to it goes through two nested
+generators, the inner of which nobody closes when reading stops early."""
 _CONNECT_SECONDS = 20.0
 
 
@@ -32,14 +36,19 @@ class TrioTransport(httpx.AsyncBaseTransport):
     """Carries httpx requests over Trio, HTTP/1.1, at most ``max_connections`` at once to one origin.
 
     A request beyond that waits for a slot, for as long as its caller allows. The read timeout of a request is the
-    longest silence, not the whole time. ``ca_file`` replaces the bundle of certificate authorities.
+    longest silence, not the whole time, and a request's body is sent whole. ``ca_file`` replaces the bundle of
+    certificate authorities.
     """
 
     def __init__(
         self, *, max_connections: int = 1_000, keepalive_seconds: float = 30.0, ca_file: str | None = None
     ) -> None:
         def make_tls_context() -> ssl.SSLContext:
-            return httpx.create_ssl_context() if ca_file is None else ssl.create_default_context(cafile=ca_file)
+            return (
+                httpx.create_ssl_context(trust_env=False)
+                if ca_file is None
+                else ssl.create_default_context(cafile=ca_file)
+            )
 
         self.pool = ConnectionPool(
             max_connections=max_connections, keepalive_seconds=keepalive_seconds, make_tls_context=make_tls_context
@@ -66,7 +75,8 @@ class TrioTransport(httpx.AsyncBaseTransport):
             loan.drop()
             raise
         body = _Body(loan, read_seconds, request)
-        return httpx.Response(head.status_code, headers=list(head.headers.raw_items()), stream=body)
+        headers = list(head.headers.raw_items())
+        return httpx.Response(head.status_code, headers=headers, stream=body, extensions={_BODY: body})
 
     async def _exchange(
         self,
@@ -80,14 +90,23 @@ class TrioTransport(httpx.AsyncBaseTransport):
             await loan.open(origin, seconds_or_forever(timeouts.get("connect")))
         except TimedOutError as error:
             raise httpx.ConnectTimeout(str(error), request=request) from error
-        except (OSError, trio.BrokenResourceError) as error:
+        except (OSError, UnicodeError, trio.BrokenResourceError) as error:  # a host name may be no text for DNS
             raise httpx.ConnectError(_cause(error), request=request) from error
-        if not isinstance(request.stream, httpx.AsyncByteStream):
-            raise httpx.UnsupportedProtocol("a request's body must be bytes or an async stream", request=request)
+        body = await request.aread()
         head = h11.Request(method=request.method, target=request.url.raw_path, headers=request.headers.raw)
         with _translated(request):
-            await loan.send(head, request.stream, seconds_or_forever(timeouts.get("write")))
-            return await loan.receive_head(read_seconds)
+            broken: trio.BrokenResourceError | None = None
+            try:
+                await loan.send(head, body, seconds_or_forever(timeouts.get("write")))
+            except trio.BrokenResourceError as error:
+                # A server that refuses a request in the middle of it has often said why before it closed.
+                broken = error
+            try:
+                return await loan.receive_head(read_seconds)
+            except (h11.RemoteProtocolError, trio.BrokenResourceError):
+                if broken is not None:
+                    raise broken from None
+                raise
 
     async def aclose(self) -> None:
         """Close idle connections now, and those in use when their exchange ends."""
@@ -117,7 +136,7 @@ class _Body(httpx.AsyncByteStream):
             raise StopAsyncIteration
         return chunk
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: ASYNC910 - as the next line says
         # No checkpoint: httpx calls this on the way out of a cancelled request too.
         self._loan.drop()
 
@@ -222,6 +241,10 @@ class Answer:
                 pass
 
 
+# Reading an address takes longer than all the rest of building a request, and there are few.
+_parsed = lru_cache(maxsize=64)(httpx.URL)
+
+
 @asynccontextmanager
 async def post(
     client: Client, url: str, headers: Mapping[str, str], body: bytes, *, idle_seconds: float
@@ -233,14 +256,16 @@ async def post(
             came for ``idle_seconds``, at any point until the block is left.
     """
     timeout = httpx.Timeout(idle_seconds, connect=min(_CONNECT_SECONDS, idle_seconds), pool=None)
-    request = client.build_request("POST", url, headers=dict(headers), content=body, timeout=timeout)
+    try:
+        request = client.build_request("POST", _parsed(url), headers=dict(headers), content=body, timeout=timeout)
+    except httpx.InvalidURL as error:
+        raise ModelError(f"the model's address is not valid: {error}", kind="rejected") from error
     place = f"{request.url.scheme}://{request.url.netloc.decode()}"
     try:
         response = await client.send(request, stream=True)
         try:
-            stream = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
-            async with aclosing(stream) as chunks:
-                yield Answer(response.status_code, response.headers, chunks)
+            chunks = response.extensions.get(_BODY) or response.aiter_raw()
+            yield Answer(response.status_code, response.headers, chunks)
         finally:
             await response.aclose()
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:

@@ -9,11 +9,14 @@ from pathlib import Path
 
 from ..errors import NotAStoreError, StoreError
 
-__all__ = ["file_size", "is_absent", "make_file", "mounted_type", "network_file_system"]
+__all__ = ["file_identity", "file_size", "is_absent", "make_file", "mounted_type", "network_file_system"]
 
 _NETWORK = frozenset(
-    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "coda", "ceph", "lustre", "beegfs", "glusterfs", "davfs")
-    + ("fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.davfs", "fuse.ceph-fuse")
+    [
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "coda", "ceph", "lustre", "beegfs", "glusterfs"),
+        *("davfs", "fuse.glusterfs", "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.davfs"),
+        "fuse.ceph-fuse",
+    ]
 )
 """Types that proc(5) names in ``/proc/self/mountinfo`` and whose locks or shared memory do not hold across machines."""
 
@@ -70,6 +73,15 @@ def file_size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """What tells a file from another that is later put in its place; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def network_file_system(path: Path) -> str:

@@ -37,7 +37,7 @@ from ..errors import FencedError, StoreDamagedError, StoreError, StoreOwnedError
 from ..records import Head, Record
 from .chains import Chains
 from .owner import state_of
-from .place import file_size
+from .place import file_identity, file_size
 from .sqlite_file import check_file, connect, explain, make_store
 from .store import Batch, Owner, StoreStatistics, Tenure
 
@@ -105,6 +105,7 @@ class SqliteStore:
         self._write_limiter = trio.CapacityLimiter(1)
         self._read_limiter = trio.CapacityLimiter(_IDLE_READERS)
         self._closed = False
+        self._identity: tuple[int, int] | None = None
         self._epoch = 0
         self._last_seq = 0
         self._commits = 0
@@ -230,6 +231,7 @@ class SqliteStore:
             db.close()
             raise
         db.set_wal_hook(self._on_wal)
+        self._identity = file_identity(self.path)
         self._writer, self._epoch, self._last_seq = db, tenure.epoch, tenure.last_seq
         return tenure
 
@@ -252,6 +254,8 @@ class SqliteStore:
         return Tenure(epoch + 1, last_seq, heads_seq, last_agent, former)
 
     def _commit(self, db: apsw.Connection, batch: Batch) -> None:
+        if file_identity(self.path) != self._identity:
+            raise StoreError(f"{self.path} was removed or replaced while agents run in it; put it back to go on")
         records = batch.records
         front = _FRONT.pack
         bodies = tuple([front(record.prev, record.agent, record.at_us) + record.facts for record in records])

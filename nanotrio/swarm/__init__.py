@@ -4,7 +4,20 @@ from .agent import Agent
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
 from .reading import read_session, read_store
+from .recovery import load_sessions
 from .runtime import Approval, Approver
 from .swarm import Swarm, SwarmStatistics
 
-__all__ = ["Agent", "AgentView", "Approval", "Approver", "Outcome", "Swarm", "SwarmStatistics", "open_swarm", "read_session", "read_store"]
+__all__ = [
+    "Agent",
+    "AgentView",
+    "Approval",
+    "Approver",
+    "Outcome",
+    "Swarm",
+    "SwarmStatistics",
+    "load_sessions",
+    "open_swarm",
+    "read_session",
+    "read_store",
+]

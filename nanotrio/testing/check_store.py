@@ -240,7 +240,8 @@ async def _a_live_owner_is_not_disturbed(open_store: OpenStore) -> None:
             _same_records("the log after that", await second.scan(0), _records(1, 6))
     finally:
         process.kill()
-        await process.wait()
+        with trio.move_on_after(5, shield=True):
+            await process.wait()
 
 
 async def _a_takeover_fences_the_owner(open_store: OpenStore) -> None:

@@ -74,3 +74,23 @@ def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged
         if known > 100_000:
             path.unlink()
             known = 0
+
+
+def test_a_store_whose_owner_was_killed_can_be_looked_into_and_then_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "swarm.db"
+    acknowledged = _write_and_kill(path, 1)
+
+    async def main() -> None:
+        looker = await SqliteStore.open(path, read_only=True)
+        seen = await looker.scan(0, limit=10_000_000)
+        assert len(seen) >= acknowledged
+        assert (await looker.statistics()).records == len(seen)
+        await looker.aclose()
+        store = await SqliteStore.open(path)
+        tenure = await store.acquire(this_process())
+        assert (tenure.last_seq, tenure.epoch) == (len(seen), 2)
+        assert tenure.former is not None
+        assert tenure.former.pid != os.getpid()
+        await store.aclose()
+
+    trio.run(main)

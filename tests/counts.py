@@ -1,0 +1,33 @@
+"""How often the repeated tests repeat: small fixed counts in ``make test``, the full ones in ``make soak``.
+
+Each can be set alone by a variable of its name with ``NANOTRIO_`` before it, as in ``NANOTRIO_KILLS=1000 make soak``.
+"""
+
+from __future__ import annotations
+
+import os
+
+SOAK = os.environ.get("NANOTRIO_SOAK", "") not in {"", "0"}
+
+
+def _count(name: str, small: int, full: int) -> int:
+    return int(os.environ.get(f"NANOTRIO_{name}") or (full if SOAK else small))
+
+
+EXAMPLES = _count("EXAMPLES", 50, 2_000)
+"""Inputs that hypothesis tries for one property."""
+
+KILLS = _count("KILLS", 20, 200)
+"""SIGKILLs of a process that writes to a store."""
+
+JOB_KILLS = _count("JOB_KILLS", 4, 50)
+"""SIGKILLs of a whole job that is then continued."""
+
+FAULTS = _count("FAULTS", 20, 500)
+"""Seeds of injected faults."""
+
+SUBTREE = _count("SUBTREE", 20, 200)
+"""Descendants with processes below a parent that is cancelled."""
+
+MAILS = _count("MAILS", 100, 1_000)
+"""Mails sent to a child in each of its states."""
