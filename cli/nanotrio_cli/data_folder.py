@@ -76,11 +76,13 @@ class DataFolder:
 
 
 def _written(path: str) -> float:
-    """When a store was last written: SQLite's newest writes stand in the file beside it."""
+    """When a store was last written: SQLite's newest writes stand in the file beside it, which a reader makes empty."""
     newest = 0.0
     for name in (path, f"{path}-wal"):
         with suppress(OSError):
-            newest = max(newest, Path(name).stat().st_mtime)
+            found = Path(name).stat()
+            if found.st_size:
+                newest = max(newest, found.st_mtime)
     return newest
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from .money import view_cost
 from .output import encode_line, write_now
 from .printable import one_line, printable
 from .result import usage_record
-from .sessions import Found, find, newest, read_views, roots
+from .sessions import Found, check_url, find, newest, read_views, roots
 from .stream import content_records
 from .transcript import call_line
 
@@ -54,6 +55,8 @@ def inspect(options: InspectOptions, environment: Mapping[str, str]) -> int:
 
 async def _inspect(options: InspectOptions, environment: Mapping[str, str]) -> int:
     many = options.store is None
+    if options.store is not None:
+        check_url(options.store)
     urls = DataFolder(environment).stores() if many else [options.store or ""]
     if options.command == "ls":
         await _list(options, urls, one_of_many=many)
@@ -104,26 +107,28 @@ def _record(view: AgentView, url: str) -> dict[str, Any]:
 
 
 async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bool) -> None:
-    table = None if options.json or not os.isatty(1) else _table("session", "when", "agents", "status", "cost", "task")
+    rows: list[tuple[AgentView, str, int]] = []
     for url in urls:
         views = await read_views(url, one_of_many=one_of_many)
-        if options.json:
-            listed = views if options.all else roots(views)
-            write_now(b"".join(encode_line(_record(view, url)) for view in listed))
-            continue
-        sizes: dict[int, int] = {}
-        for view in views:
-            sizes[view.root or view.id] = sizes.get(view.root or view.id, 0) + 1
-        for view in sorted(views, key=lambda view: view.id) if options.all else roots(views):
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.updated_us / 1e6))
-            who = view.name if view.parent else view.uuid
-            cells = (who, when, str(sizes.get(view.id, "")), status_of(view), view_cost(view), one_line(view.task, 60))
-            if table is None:
-                write_now("\t".join(cells).encode("utf-8", "replace") + b"\n")
-            else:
-                table.add_row(*(_cell(cell) for cell in cells))
-    if table is not None:
+        sizes = Counter(view.root for view in views)
+        rows += [(view, url, sizes[view.id]) for view in (views if options.all else roots(views))]
+    if not options.all:
+        rows.sort(key=lambda row: row[0].updated_us, reverse=True)
+    if options.json:
+        write_now(b"".join(encode_line(_record(view, url)) for view, url, _ in rows))
+    elif os.isatty(1):
+        table = _table("session", "when", "agents", "status", "cost", "task")
+        for view, _, size in rows:
+            table.add_row(*(_cell(cell) for cell in _cells(view, size)))
         _draw(table)
+    else:
+        write_now("".join("\t".join(_cells(view, size)) + "\n" for view, _, size in rows).encode())
+
+
+def _cells(view: AgentView, size: int) -> tuple[str, ...]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.updated_us / 1e6))
+    name = printable(view.name) if view.parent else view.uuid
+    return (name, when, f"{size:,}" if size else "", status_of(view), view_cost(view), one_line(view.task, 60))
 
 
 def _print_tree(options: InspectOptions, views: Sequence[AgentView], top: int | None) -> None:
@@ -135,7 +140,7 @@ def _print_tree(options: InspectOptions, views: Sequence[AgentView], top: int | 
     if os.isatty(1):
         _draw(*(_styled(line) for line in lines))
     else:
-        write_now("".join(line.text() + "\n" for line in lines).encode("utf-8", "replace"))
+        write_now("".join(line.text() + "\n" for line in lines).encode())
 
 
 def _below(views: Sequence[AgentView], top: int | None) -> list[AgentView]:

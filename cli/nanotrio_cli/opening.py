@@ -19,7 +19,7 @@ from .data_folder import DataFolder
 from .exits import CommandError, CommandLineError
 from .instructions import system_prompt
 from .model_choice import chosen_model
-from .sessions import Found, find, newest
+from .sessions import Found, check_url, find, newest
 
 __all__ = ["Place", "begin", "choose_place", "go_on_hint", "open_place", "result_schema", "take_up"]
 
@@ -55,6 +55,8 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
         CommandError: there is no such session, or no place.
         NanotrioError: a store cannot be read.
     """
+    if options.store:
+        check_url(options.store)
     if options.no_session:
         return Place(None, options.session_id or str(uuid.uuid4()))
     if not (options.continue_newest or options.resume):

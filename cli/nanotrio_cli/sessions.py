@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import msgspec
 
 from nanotrio import AgentView, read_store
-from nanotrio.errors import NanotrioError
+from nanotrio.errors import NanotrioError, UsageError
+from nanotrio.stores import parse_url
 
-from .exits import CommandError
+from .exits import CommandError, CommandLineError
 from .output import write_error
 
-__all__ = ["Found", "find", "newest", "read_views", "roots"]
+__all__ = ["Found", "check_url", "find", "newest", "read_views", "roots"]
 
 _MIN_UUID_CHARACTERS = 4
 _UUID = re.compile(r"[0-9a-fA-F-]+")
@@ -37,6 +38,18 @@ class Found(msgspec.Struct, frozen=True):
         """The agents of its tree."""
         root = self.root.id
         return [view for view in self.views if root in (view.root, view.id)]
+
+
+def check_url(url: str) -> None:
+    """Look at an address without going there.
+
+    Raises:
+        CommandLineError: it is none.
+    """
+    try:
+        parse_url(url)
+    except UsageError as error:
+        raise CommandLineError(str(error)) from None
 
 
 def roots(views: Sequence[AgentView]) -> list[AgentView]:

@@ -79,8 +79,9 @@ class Interrupts:
         self._pressed.set()
 
     def forget(self) -> None:
-        """What was pressed before counts no more."""
-        self._pressed = trio.Event()
+        """What was pressed before counts no more; those who wait go on waiting."""
+        if self._pressed.is_set():
+            self._pressed = trio.Event()
 
     async def wait(self) -> None:
         """Return once it was pressed, and take the press."""
