@@ -39,6 +39,7 @@ class Server:
         self.active = active
         self.quotas = [agents // roots + (index < agents % roots) for index in range(roots)]
         self.names: list[list[str]] = [[] for _ in range(roots)]
+        self.has_waited = [False] * roots
         self.waiting = 0
         self.peak_waiting = 0
         self.to_parent = 0
@@ -63,9 +64,8 @@ class Server:
                 for index in range(start, start + count)
             ]
             return reply_calls(("spawn_agents", {"agents": agents}))
-        if conversation.results and conversation.results[0].content.startswith("w."):
-            if conversation.messages[-2].parts[-1].name == "wait_agents":  # type: ignore[union-attr]
-                return reply_text("all have ended")
+        if not self.has_waited[root]:
+            self.has_waited[root] = True
             return reply_calls(("wait_agents", {}))
         return reply_text("all have ended")
 

@@ -138,7 +138,7 @@ def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
     if head is None:
         specs = [tool.spec for tool in node.tools.values()]
         system = runtime.systems[node.profile.system]
-        head = runtime.heads[key] = codec.encode_head(name.partition("/")[2], system, specs, max_tokens)
+        head = runtime.heads[key] = codec.encode_head(name, system, specs, max_tokens)
     encoded = node.encoded
     messages = node.session.messages
     while len(encoded) < len(messages):

@@ -27,7 +27,7 @@ _WRITE_BYTES = 2**18
 _READ_BYTES = 2**16
 
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
+    r"\x1b\[[0-?]*[ -/]*(?:[@-~]|\Z)"  # colours, the cursor
     r"|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"  # titles, links, device strings
     r"|\x1b[ -/]*[0-~]?"  # the rest; an unfinished one too
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import signal
+import subprocess
 from collections.abc import Mapping
 
 import trio
@@ -13,19 +15,9 @@ import trio
 __all__ = ["Child", "open_pipe", "start_child"]
 
 _STARTS: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("nanotrio_starts")
-_DEFAULTS = tuple(
-    {
-        signal.SIGPIPE,
-        signal.SIGINT,
-        signal.SIGQUIT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGXFSZ,
-        signal.SIGCHLD,
-        signal.SIGTSTP,
-    }
-)
-"""Signals a child begins with at their defaults: Python ignores some, and a caller may have set others aside."""
+
+_KEPT_FROM = 64
+"""Descriptors handed on have numbers that scripts do not use for themselves."""
 
 
 class Child:
@@ -94,18 +86,20 @@ class Child:
         return True
 
 
-def open_pipe() -> tuple[int, int]:
-    """Return a pipe (reader, writer) with numbers above 2, so that handing it over meets no standard descriptor."""
+def open_pipe(stack: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
+    """Return a pipe (reader, writer), closed with ``stack`` unless it was before.
+
+    Its numbers are far above those that a script opens by number.
+
+    Raises:
+        OSError: this process may open no more files.
+    """
     reader, writer = os.pipe()
-    return _above_standard(reader), _above_standard(writer)
-
-
-def _above_standard(descriptor: int) -> int:
-    if descriptor > 2:
-        return descriptor
-    higher = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(descriptor)
-    return higher
+    low = [stack.enter_context(io.FileIO(reader, "r")), stack.enter_context(io.FileIO(writer, "w"))]
+    high = [fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, _KEPT_FROM) for file in low]
+    for file in low:
+        file.close()
+    return stack.enter_context(io.FileIO(high[0], "r")), stack.enter_context(io.FileIO(high[1], "w"))
 
 
 async def start_child(
@@ -114,29 +108,33 @@ async def start_child(
     environment: Mapping[str, str],
     *,
     output: int,
-    source: int | None = None,
-    extra: Mapping[int, int] | None = None,
+    source: int = subprocess.DEVNULL,
+    directory: str | None = None,
+    kept: tuple[int, ...] = (),
 ) -> Child:
     """Start a program whose output and errors go to ``output``.
 
-    Its input is ``source``, or nothing. ``extra`` maps further numbers in the child to our descriptors. Starts take
-    turns, one a pass of the loop: each holds the loop for about a millisecond.
+    Its input is ``source``, or nothing. Of our descriptors it gets those in ``kept`` and no other. Starts take turns,
+    one a pass of the loop: each holds the loop for about a millisecond.
 
     Raises:
         OSError: it could not be started.
+        ValueError: an argument or a variable holds NUL.
     """
-    files: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-    if source is None:
-        files.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-    else:
-        files.append((os.POSIX_SPAWN_DUP2, source, 0))
-    files += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
-    files += [(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in (extra or {}).items()]
     async with _starts():
-        pid = os.posix_spawn(  # noqa: ASYNC221 - returns once the program is loaded
-            path, arguments, environment, file_actions=files, setsid=True, setsigmask=(), setsigdef=_DEFAULTS
+        process = subprocess.Popen(  # noqa: ASYNC220 - a thread would hold the interpreter's lock just as long
+            arguments,
+            executable=path,
+            stdin=source,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=directory,
+            pass_fds=kept,
+            start_new_session=True,
         )
-    return Child(pid)
+    process.returncode = 0  # we wait for the process ourselves; this keeps Popen from doing so
+    return Child(process.pid)
 
 
 def _starts() -> trio.CapacityLimiter:

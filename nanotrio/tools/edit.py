@@ -40,7 +40,7 @@ async def edit(
     path: str,
     old_string: str,
     new_string: str,
-    replace_all: bool = False,  # noqa: FBT001, FBT002 - given by name, from JSON
+    replace_all: bool = False,
 ) -> str:
     """Replace text in a file.
 
@@ -118,10 +118,8 @@ def _with_endings(text: str, start: int, end: int, new: str) -> str:
     old_lines, new_lines = _lines(text[start:end]), _lines(new)
     endings = [ending for _, ending in old_lines if ending]
     around = endings[-1] if endings else _ending_at(text, start, end)
-    if len(set(endings)) <= 1:
-        chosen = [around] * len(new_lines)
-    else:
-        chosen = _aligned(old_lines, new_lines, around)
+    is_mixed = len(set(endings)) > 1
+    chosen = _aligned(old_lines, new_lines, around) if is_mixed else [around] * len(new_lines)
     return "".join(
         body + (own if own in ("", "\r\n") else ending) for (body, own), ending in zip(new_lines, chosen, strict=True)
     )

@@ -49,13 +49,14 @@ async def read(context: ToolContext, path: str, offset: int = 1, limit: int = 2_
         limit: how many lines to read at most.
     """
     place = resolve_path(context, path)
+    page = functools.partial(_read_page, place, max(offset, 1), max(limit, 1), context.limits.max_result_bytes)
     descriptor, status = open_regular(place)
-    page = functools.partial(
-        _read_page, descriptor, place, max(offset, 1), max(limit, 1), context.limits.max_result_bytes
-    )
     if status.st_size <= _INLINE_BYTES:
-        return page()
-    return await trio.to_thread.run_sync(page, limiter=thread_limiter("file"))
+        return page(descriptor)
+    os.close(descriptor)  # the thread opens it again, so that a call cancelled before it starts leaves nothing open
+    return await trio.to_thread.run_sync(
+        lambda: page(open_regular(place)[0]), abandon_on_cancel=True, limiter=thread_limiter("file")
+    )
 
 
 @tool(effect=True)
@@ -77,7 +78,7 @@ def read_whole(place: Path) -> bytes:
         ToolError: it cannot be read, or is longer than ``MAX_WHOLE_BYTES``.
     """
     descriptor, status = open_regular(place)
-    with open(descriptor, "rb") as file:
+    with os.fdopen(descriptor, "rb") as file:
         if status.st_size <= MAX_WHOLE_BYTES:
             data = file.read(MAX_WHOLE_BYTES + 1)
             if len(data) <= MAX_WHOLE_BYTES:
@@ -86,7 +87,8 @@ def read_whole(place: Path) -> bytes:
 
 
 def _write_text(place: Path, content: str) -> str:
-    encoding = _kept_encoding(place, content) if os.path.exists(place) else UTF8
+    is_there = os.path.exists(place)  # noqa: PTH110 - Path's raises where a name is too long
+    encoding = _kept_encoding(place, content) if is_there else UTF8
     data = encoding.encode(content.removeprefix("\ufeff") if encoding.mark else content)
     is_new = replace_file(place, data)
     return f"{'created' if is_new else 'replaced'} {shown(place)}: {len(data):,} bytes"
@@ -110,8 +112,8 @@ class _Line(msgspec.Struct, gc=False):
     size_bytes: int
 
 
-def _read_page(descriptor: int, place: Path, offset: int, limit: int, max_bytes: int) -> str:
-    with open(descriptor, "rb") as file:
+def _read_page(place: Path, offset: int, limit: int, max_bytes: int, descriptor: int) -> str:
+    with os.fdopen(descriptor, "rb") as file:
         sample = file.read(_SAMPLE_BYTES)
         file.seek(0)
         if not sample:

@@ -57,7 +57,8 @@ def tool(
 
     An ``async`` function runs in the call's own task and is cancelled as any Trio code is. A plain function runs in a
     thread of a pool that nothing else uses; cancelling the call returns at once and leaves the thread to end by
-    itself, its result dropped. So let what blocks for long be ``async``.
+    itself, its result dropped, and the end of its agent names it if it has not. So let what blocks for long be
+    ``async``.
 
     Args:
         function: an async or plain function with type hints, where the decorator is used bare.
@@ -83,8 +84,10 @@ def _make(function: Callable[..., Any], name: str, description: str, *, effect: 
     signature = signature_of(function, name)
     spec = ToolSpec(name, description or signature.description, signature.parameters)
     is_async = inspect.iscoroutinefunction(inspect.unwrap(function))
-    runner = _run_async if is_async else _run_in_thread
-    run = functools.partial(runner, function, signature.context_name)
+    if is_async:
+        run = functools.partial(_run_async, function, signature.context_name)
+    else:
+        run = functools.partial(_run_in_thread, function, name, signature.context_name)
     return Tool(spec, run, signature.parse, effect=effect, idempotent=idempotent, function=function)
 
 
@@ -97,11 +100,18 @@ async def _run_async(
 
 
 async def _run_in_thread(
-    function: Callable[..., Any], context_name: str, context: ToolContext, arguments: dict[str, Any]
+    function: Callable[..., Any], name: str, context_name: str, context: ToolContext, arguments: dict[str, Any]
 ) -> ToolOutput:
     if context_name:
         arguments = {**arguments, context_name: context}
-    call = functools.partial(function, **arguments)
+
+    def call() -> Any:
+        thread = context.processes.thread_began(name)
+        try:
+            return function(**arguments)
+        finally:
+            context.processes.thread_ended(thread)
+
     limiter = thread_limiter("function")
     return await _shape(context, await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter))
 

@@ -17,6 +17,7 @@ from .tool import ToolContext, ToolOutput
 __all__ = ["fit_output", "head_and_tail", "head_of", "open_output_file", "tail_of"]
 
 _JOINERS = frozenset("\u200c\u200d\ufe0e\ufe0f")
+_MAX_FLAGS = 1_000
 _MAX_CLUSTER = 32
 """Characters that are looked at for an edge; a longer cluster is cut anyway."""
 
@@ -25,11 +26,8 @@ async def fit_output(context: ToolContext, output: ToolOutput) -> ToolOutput:
     """Return ``output`` cleaned, and no longer than ``max_result_bytes`` in UTF-8.
 
     Of a longer one the head and the tail are kept, with a line between them that names the file which holds the
-    full text (up to ``max_output_file_bytes``). Checkpoints only when it writes that file; cancelled meanwhile, it
-    leaves the file in part.
-
-    Raises:
-        ToolError: the file could not be written.
+    full text (up to ``max_output_file_bytes``), or says why none does. Checkpoints only where there is a file to
+    write.
     """
     bound = context.limits.max_result_bytes
     content = clean_text(output.content)
@@ -37,8 +35,15 @@ async def fit_output(context: ToolContext, output: ToolOutput) -> ToolOutput:
     if size_bytes <= bound:
         return output if content is output.content else ToolOutput(content, output.is_error)
     kept = head_of(content, context.limits.max_output_file_bytes)
-    path = await trio.to_thread.run_sync(_write_all, context, kept, limiter=thread_limiter("file"))
-    note = _note(size_bytes, path, whole=len(kept) == len(content))
+    try:
+        path = await trio.to_thread.run_sync(_write_all, context, kept, limiter=thread_limiter("file"))
+    except ToolError as error:  # the tool has run: what it says matters more than where the rest would be
+        rest = str(error)
+    else:
+        most = context.limits.max_output_file_bytes
+        what = "all are" if len(kept) == len(content) else f"the first {most:,} are"
+        rest = f"{what} in {clean_text(str(path))}"
+    note = f"[... {size_bytes:,} bytes; {rest} ...]"
     return ToolOutput(head_and_tail(content, content, note, bound), output.is_error)
 
 
@@ -74,7 +79,8 @@ def head_and_tail(head: str, tail: str, note: str, max_bytes: int) -> str:
     room = max_bytes - len(between.encode())
     if room <= 0:
         return head_of(note, max_bytes)
-    return f"{head_of(head, room - room // 2)}{between}{tail_of(tail, room // 2)}"
+    first, last = head_of(head, room - room // 2), tail_of(tail, room // 2)
+    return f"{first.removesuffix(chr(10))}{between}{last.removeprefix(chr(10))}"
 
 
 def head_of(text: str, max_bytes: int) -> str:
@@ -85,7 +91,7 @@ def head_of(text: str, max_bytes: int) -> str:
     if len(data) <= max_bytes and len(text) <= max_bytes:
         return text
     end = len(data[:max_bytes].decode(errors="ignore"))
-    for edge in range(end, max(end - _MAX_CLUSTER, 0), -1):
+    for edge in range(end, max(end - _MAX_CLUSTER, 0) - 1, -1):
         if not _is_inside(text, edge):
             return text[:edge]
     return text[:end]
@@ -101,7 +107,7 @@ def tail_of(text: str, max_bytes: int) -> str:
     if len(data) <= max_bytes and len(text) <= max_bytes:
         return text
     start = len(text) - len(data[-max_bytes:].decode(errors="ignore"))
-    for edge in range(start, min(start + _MAX_CLUSTER, len(text))):
+    for edge in range(start, min(start + _MAX_CLUSTER, len(text)) + 1):
         if not _is_inside(text, edge):
             return text[edge:]
     return text[start:]
@@ -118,21 +124,16 @@ def _is_inside(text: str, edge: int) -> bool:
         return True
     if "\U0001f1e6" <= before <= "\U0001f1ff" and "\U0001f1e6" <= after <= "\U0001f1ff":
         start = edge
-        while start > 0 and edge - start < _MAX_CLUSTER and "\U0001f1e6" <= text[start - 1] <= "\U0001f1ff":
+        while start > 0 and edge - start < _MAX_FLAGS and "\U0001f1e6" <= text[start - 1] <= "\U0001f1ff":
             start -= 1
         return (edge - start) % 2 == 1
     return unicodedata.category(after) in ("Mn", "Me", "Mc")
 
 
-def _note(size_bytes: int, path: Path, *, whole: bool) -> str:
-    what = "full text" if whole else "beginning"
-    return f"[... {size_bytes:,} bytes in all; the {what} is in {clean_text(str(path))} ...]"
-
-
 def _write_all(context: ToolContext, text: str) -> Path:
     descriptor, path = open_output_file(context)
     try:
-        with open(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode())
     except OSError as error:
         raise ToolError(f"the full output could not be written to {path}: {error.strerror}") from error

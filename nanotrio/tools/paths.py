@@ -32,7 +32,7 @@ def resolve_path(context: ToolContext, path: str) -> Path:
         if not home:
             raise ToolError(f"{path}: there is no HOME in the environment; give the whole path")
         path = home + path[1:]
-    return Path(os.path.join(context.directory, path))
+    return context.directory / path
 
 
 def open_regular(path: Path) -> tuple[int, os.stat_result]:
@@ -54,7 +54,7 @@ def open_regular(path: Path) -> tuple[int, os.stat_result]:
     raise ToolError(f"{shown(path)} is a device, pipe or socket, not a file, and may never end; use bash with a bound")
 
 
-def file_trouble(path: Path, error: OSError | ValueError) -> ToolError:
+def file_trouble(path: Path, error: Exception) -> ToolError:
     """Return the error for the model, with what to do about it."""
     name = shown(path)
     if isinstance(error, FileNotFoundError):

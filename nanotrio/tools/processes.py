@@ -1,4 +1,4 @@
-"""The processes of agents: knowing them, ending them, and finding those that a dead swarm left.
+"""The processes and threads of agents: knowing them, ending them, and finding what a dead swarm left.
 
 Theory of operation
 -------------------
@@ -13,7 +13,8 @@ Ending agents is one loop for all that end together: look at the process table o
 and look again until nothing is left or the time is up; a process forked during a look is found by the next. A zombie
 counts as gone. One that is our own child is collected by its number; nobody else's child is, so exit codes that other
 code waits for are never taken. That is also why nanotrio is no subreaper: orphans handed to it would look like
-children that the user's own code started, and could not be collected without taking those as well.
+children that the user's own code started, and could not be collected without taking those as well. A thread cannot be
+ended; it is waited for, and then named.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 import trio
@@ -44,14 +46,14 @@ class Leftover(msgspec.Struct, frozen=True, gc=False):
 
 
 class AgentProcesses:
-    """The processes of one agent; implements ``Processes``.
+    """The processes and threads of one agent; implements ``Processes``.
 
     Args:
         token: names the swarm among all on this machine; no ``:`` or ``;`` in it.
         agent: the agent's number in it.
     """
 
-    __slots__ = ("_agent", "_groups", "_marks", "_started", "_token")
+    __slots__ = ("_agent", "_groups", "_marks", "_started", "_threads", "_token")
 
     def __init__(self, token: str, agent: int) -> None:
         self._token = token
@@ -59,6 +61,7 @@ class AgentProcesses:
         self._groups: set[int] = set()
         self._marks: dict[str, str] | None = None
         self._started = False
+        self._threads: dict[object, str] = {}
 
     def note(self, pid: int) -> None:
         """A process group or session led by ``pid`` was started for the agent."""
@@ -77,6 +80,21 @@ class AgentProcesses:
             self._marks = {MARK: self.mark}
         self._started = True
         return self._marks
+
+    def thread_began(self, tool: str) -> object:
+        """A thread runs ``tool`` for the agent; said in that thread."""
+        thread = object()
+        self._threads[thread] = tool
+        return thread
+
+    def thread_ended(self, thread: object) -> None:
+        """That thread is done; said in it."""
+        self._threads.pop(thread, None)
+
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """The tools that a thread still runs."""
+        return tuple(self._threads.values())
 
     @property
     def mark(self) -> str:
@@ -108,32 +126,42 @@ def join_marks(environment: Mapping[str, str], marks: Mapping[str, str]) -> dict
 
 
 async def reap_all(agents: Iterable[AgentProcesses], max_seconds: float) -> list[tuple[str, ...]]:
-    """Kill every process of ``agents`` and wait until they are gone, at most ``max_seconds``.
+    """Kill every process of ``agents`` and wait until they and its threads are gone, at most ``max_seconds``.
 
-    Returns for each agent, in order, a line for each process that remains and why. No tool of these agents may be
-    running any more. Checkpoints; cancelled, it has killed what it found so far. Shield it where it must finish.
+    Returns for each agent, in order, a line for each process or thread that remains and why. No tool of these agents
+    may be running any more. Each call looks at the whole process table, so end many agents by one call. Checkpoints,
+    unless they started nothing; cancelled, it has killed what it found so far. Shield it where it must finish.
     """
     listed = list(agents)
-    results: list[tuple[str, ...]] = [()] * len(listed)
     pending = [index for index, agent in enumerate(listed) if agent.has_started]
-    if not pending:
-        return results
+    threaded = [agent for agent in listed if agent.threads]
+    if not pending and not threaded:
+        return [()] * len(listed)
     deadline = trio.current_time() + max_seconds
     marks = {listed[index].mark.encode(): index for index in pending}
     groups = {group: index for index in pending for group in listed[index].groups}
     delay_seconds = 0.005
     while True:
-        remaining = await trio.to_thread.run_sync(_kill_once, marks, groups, limiter=thread_limiter("scan"))
-        if not remaining or trio.current_time() >= deadline:
+        remaining = []
+        if pending:
+            remaining = await trio.to_thread.run_sync(_kill_once, marks, groups, limiter=thread_limiter("scan"))
+        is_done = not remaining and not any(agent.threads for agent in threaded)
+        if is_done or trio.current_time() >= deadline:
             break
         await trio.sleep(min(delay_seconds, max(deadline - trio.current_time(), 0)))
         delay_seconds = min(delay_seconds * 2, 0.1)
+    lines: list[list[str]] = [_thread_lines(agent) for agent in listed]
+    for owner, text in remaining:
+        lines[owner].append(text)
     for index in pending:
-        results[index] = tuple(text for owner, text in remaining if owner == index)
         for group in listed[index].groups:
             if not _is_alive(group):
                 listed[index].forget(group)
-    return results
+    return [tuple(own) for own in lines]
+
+
+def _thread_lines(agent: AgentProcesses) -> list[str]:
+    return [f"a thread of the tool {tool} has not returned, and no thread can be ended" for tool in agent.threads]
 
 
 async def find_leftovers(token: str) -> list[Leftover]:
@@ -165,7 +193,7 @@ class _Seen(msgspec.Struct, gc=False):
 def _kill_once(marks: Mapping[bytes, int], groups: Mapping[int, int]) -> list[tuple[int, str]]:
     """Kill all that belongs to the marks and groups, and say what still lives, with its owner."""
     remaining: list[tuple[int, str]] = []
-    if not os.path.isdir("/proc/self"):
+    if not Path("/proc/self").exists():
         return _kill_groups(groups)
     for seen in _processes():
         owner = groups.get(seen.group, groups.get(seen.session))
@@ -225,7 +253,7 @@ def _find_open(link: str) -> list[tuple[int, str]]:
             continue
         try:
             with os.scandir(f"/proc/{seen.pid}/fd") as entries:
-                is_open = any(os.readlink(entry.path) == link for entry in entries)
+                is_open = any(os.readlink(entry.path) == link for entry in entries)  # noqa: PTH115 - many, and a Path each costs more
         except OSError:
             continue
         if is_open:
@@ -236,14 +264,14 @@ def _find_open(link: str) -> list[tuple[int, str]]:
 def _processes() -> Iterable[_Seen]:
     """Read the process table (proc(5)); processes that end meanwhile are passed over."""
     try:
-        names = os.listdir("/proc")
+        names = os.listdir("/proc")  # noqa: PTH208 - names are all we need
     except OSError:
         return
     for name in names:
         if not name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - thousands, in one look
                 stat = file.read(1024)
         except OSError:
             continue
@@ -258,8 +286,7 @@ def _processes() -> Iterable[_Seen]:
 def _marks_of(pid: int) -> tuple[bytes, ...]:
     """Return the marks in a process's environment, outermost first."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = file.read()
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # gone, or another user's
         return ()
     key = MARK.encode() + b"="

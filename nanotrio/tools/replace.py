@@ -25,12 +25,12 @@ def replace_file(path: Path, data: bytes) -> bool:
     Raises:
         ToolError: it could not be written; the old content is untouched, unless the message says otherwise.
     """
-    target = os.path.realpath(path)
+    old: os.stat_result | None = None
     try:
-        old = os.stat(target)
-    except FileNotFoundError:
-        old = None
-    except (OSError, ValueError) as error:
+        target = path.resolve()
+        with contextlib.suppress(FileNotFoundError):
+            old = target.stat()
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise file_trouble(path, error) from error
     if old is not None and not stat.S_ISREG(old.st_mode):
         raise ToolError(f"{shown(path)} is a directory or device, not a file; give another path")
@@ -38,7 +38,7 @@ def replace_file(path: Path, data: bytes) -> bool:
         raise ToolError(f"{shown(path)} is write-protected; change its mode first if it is meant to change")
     try:
         if old is None:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
         if (old is not None and old.st_nlink > 1) or not _rename_over(target, data, old):
             _write_in_place(path, target, data)
     except OSError as error:
@@ -48,9 +48,9 @@ def replace_file(path: Path, data: bytes) -> bool:
     return old is None
 
 
-def _rename_over(target: str, data: bytes, old: os.stat_result | None) -> bool:
+def _rename_over(target: Path, data: bytes, old: os.stat_result | None) -> bool:
     """Write a file beside the target and rename it; return False, with nothing changed, where that is not possible."""
-    beside = os.path.join(os.path.dirname(target), f".nanotrio-{secrets.token_hex(8)}")
+    beside = target.with_name(f".nanotrio-{secrets.token_hex(8)}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except (PermissionError, OSError) as error:
@@ -61,14 +61,14 @@ def _rename_over(target: str, data: bytes, old: os.stat_result | None) -> bool:
         try:
             _write(descriptor, data)
             if old is not None and not _take_after(descriptor, old):
-                os.unlink(beside)
+                beside.unlink()
                 return False
         finally:
             os.close(descriptor)
-        os.replace(beside, target)
+        beside.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            beside.unlink()
         raise
     return True
 
@@ -85,7 +85,7 @@ def _take_after(descriptor: int, old: os.stat_result) -> bool:
     return True
 
 
-def _write_in_place(path: Path, target: str, data: bytes) -> None:
+def _write_in_place(path: Path, target: Path, data: bytes) -> None:
     descriptor = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         _write(descriptor, data)

@@ -123,40 +123,39 @@ def _read_again(name: str, struct: type[Any], text: str, required: dict[str, boo
         raise ToolError(f"the arguments of {name} are not valid JSON: {error}") from error
     if not isinstance(given, dict):
         raise ToolError(f"the arguments of {name} must be a JSON object, not {_json_kind(given)}")
-    arguments: dict[str, Any] = {}
-    for key, value in given.items():
-        field = argument_name(key, required)
-        if field != key and (field in given or field in arguments):
-            field = key
-        if value is None and required.get(field) is False and not _takes_null(struct, field):
-            continue  # models write null for "not given"
-        arguments[field] = value
+    arguments = _renamed(struct, given, required)
     faults = []
     if missing := [field for field, must in required.items() if must and field not in arguments]:
         faults.append(f"missing: {', '.join(missing)}")
     if unknown := [key for key in arguments if key not in required]:
         faults.append(f"unknown: {', '.join(unknown)} (it takes {', '.join(required) or 'none'})")
-    known = {key: value for key, value in arguments.items() if key in required}
-    for key, value in known.items():
-        try:
-            msgspec.convert(value, _type_of(struct, key))
-        except msgspec.ValidationError as error:
-            faults.append(f"{key}: {str(error).replace('`$', f'`{key}')}")
+    faults += [fault for key in required if key in arguments and (fault := _fault(arguments[key], struct, key))]
     if faults:
         raise ToolError(f"wrong arguments for {name}; {'; '.join(faults)}")
-    return msgspec.convert(known, struct)
+    return msgspec.convert(arguments, struct)
 
 
-def _type_of(struct: type[Any], field: str) -> Any:
-    return next(info.type for info in msgspec.structs.fields(struct) if info.name == field)
+def _renamed(struct: type[Any], given: dict[str, Any], required: dict[str, bool]) -> dict[str, Any]:
+    """Return the arguments under our names, without the nulls that models write for "not given"."""
+    arguments: dict[str, Any] = {}
+    for key, value in given.items():
+        field = argument_name(key, required)
+        if field != key and (field in given or field in arguments):
+            field = key
+        if value is None and required.get(field) is False and _fault(None, struct, field):
+            continue
+        arguments[field] = value
+    return arguments
 
 
-def _takes_null(struct: type[Any], field: str) -> bool:
+def _fault(value: Any, struct: type[Any], field: str) -> str:
+    """Say what is wrong with one argument, or nothing."""
+    hint = next(info.type for info in msgspec.structs.fields(struct) if info.name == field)
     try:
-        msgspec.convert(None, _type_of(struct, field))
-    except msgspec.ValidationError:
-        return False
-    return True
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        return f"{field}: {str(error).replace('`$', f'`{field}')}"
+    return ""
 
 
 def _json_kind(value: object) -> str:
@@ -173,7 +172,7 @@ def read_docstring(text: str, names: tuple[str, ...]) -> tuple[str, dict[str, st
     if not names:
         return _joined(text.split("\n\n", 1)[0]), {}
     marker = re.compile(
-        rf"(?:^|(?<=[.!?;])[ \t]+)[ \t]*({'|'.join(map(re.escape, names))})(?: *\([^)\n]*\))?:[ \t]+", re.M
+        rf"(?:^|(?<=[.!?;])[ \t]+)[ \t]*({'|'.join(map(re.escape, names))})(?: *\([^)\n]*\))?:[ \t]+", re.MULTILINE
     )
     texts: dict[str, str] = {}
     description = ""

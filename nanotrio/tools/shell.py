@@ -11,7 +11,7 @@ is in it is read for ``_GRACE_SECONDS`` more; if somebody still holds it then, t
 to a ``cat`` that writes what they go on printing to a file. So they neither block on a full pipe nor die of a closed
 one, and nothing here has to go on reading. They belong to the agent and end with its root.
 
-The shell writes the directory it ends in to a second pipe (descriptor 99) from an EXIT trap. A command that replaces
+The shell writes the directory it ends in to a second pipe from an EXIT trap. A command that replaces
 the shell or the trap says nothing, and then the directory stays as it was.
 """
 
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
-import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -48,7 +48,7 @@ _TERM_SECONDS = 1.0
 _KILL_SECONDS = 2.0
 """How long a killed shell is waited for before it is left to the agent's end."""
 _NOTE_BYTES = 1_000
-"""Kept free in a result for what we say about the command."""
+"""Kept free in a result for what we say about the command, or half of a very small one."""
 _MAX_NAMED = 8
 
 _ENVIRONMENT = {
@@ -86,9 +86,9 @@ class _Memory(msgspec.Struct):
 async def bash(
     context: ToolContext,
     command: str,
-    timeout: int = 120_000,  # noqa: ASYNC109 - the model's word
+    timeout: int = 120_000,
     description: str = "",  # noqa: ARG001 - for the person who reads along
-    run_in_background: bool = False,  # noqa: FBT001, FBT002 - given by name, from JSON
+    run_in_background: bool = False,
 ) -> ToolOutput:
     """Run a command in bash.
 
@@ -113,33 +113,31 @@ async def bash(
 async def _run(context: ToolContext, memory: _Memory, command: str, seconds: float) -> ToolOutput:
     start, notes = _directory_of(context, memory)
     bound = context.limits.max_result_bytes
-    capture = Capture(context, max(bound - _NOTE_BYTES, bound // 2))
-    reader, writer = open_pipe()
-    place, place_writer = open_pipe()
-    os.set_blocking(reader, False)
-    os.set_blocking(place, False)
-    try:
-        try:
-            script = f"cd -- {shlex.quote(start)} || exit; trap 'pwd -P 2>/dev/null >&99' EXIT; {command}"
-            child = await _start_shell(context, script, writer, {99: place_writer})
-        finally:
-            os.close(writer)
-            os.close(place_writer)
-        in_time, at_end = await _watch(child, reader, capture, seconds)
+    with contextlib.ExitStack() as stack:
+        reader, writer = _pipe(stack)
+        place, place_writer = _pipe(stack)
+        os.set_blocking(reader.fileno(), False)
+        os.set_blocking(place.fileno(), False)
+        capture = Capture(context, bound - _note_bytes(bound))
+        stack.callback(capture.close)
+        script = f"trap 'pwd -P 2>/dev/null >&{place_writer.fileno()}' EXIT; eval -- \"$1\""
+        child = await _start_shell(context, [script, "bash", command], start, writer, place_writer)
+        writer.close()
+        place_writer.close()
+        in_time, at_end = await _watch(child, reader.fileno(), capture, seconds)
         if not in_time:
             notes.append(
                 f"ended after {seconds:g} s, its timeout; a longer one, or run_in_background, would let it go on"
             )
         elif not at_end:
-            notes += await _leave_pipe(context, memory, reader, capture)
+            notes.append(await _leave_pipe(context, memory, reader, capture))
         if not child.has_group():
             context.processes.forget(child.pid)
         notes += _move(context, memory, _read_place(place))
-        return _report(await capture.finish(), child.returncode or 0, notes, in_time=in_time)
-    finally:
-        capture.close()
-        os.close(reader)
-        os.close(place)
+        if in_time and child.returncode:
+            notes.insert(0, _exit_text(child.returncode))
+        text = _with_notes(await capture.finish(), notes, _note_bytes(bound))
+        return ToolOutput(text, is_error=not in_time or child.returncode != 0)
 
 
 async def _watch(child: Child, reader: int, capture: Capture, seconds: float) -> tuple[bool, bool]:
@@ -178,41 +176,42 @@ async def _read_until_end(child: Child, reader: int, capture: Capture, seconds: 
     return at_end.is_set()
 
 
-async def _leave_pipe(context: ToolContext, memory: _Memory, reader: int, capture: Capture) -> list[str]:
+async def _leave_pipe(context: ToolContext, memory: _Memory, reader: io.FileIO, capture: Capture) -> str:
     """Let those who hold the pipe go on without us, and say who they are."""
-    holders = await find_holders(reader)
-    capture.read_ready(reader)
-    os.set_blocking(reader, True)
-    path = await _drain_into_file(context, memory, reader)
+    holders = await find_holders(reader.fileno())
+    capture.read_ready(reader.fileno())
+    os.set_blocking(reader.fileno(), True)
+    try:
+        rest = f"what follows goes to {await _drain_into_file(context, memory, reader)}"
+    except ToolError as error:
+        rest = f"what follows is lost: {error}"
     names = ", ".join(f"{pid} ({command})" for pid, command in holders[:_MAX_NAMED]) or "a process"
     if len(holders) > _MAX_NAMED:
         names += f" and {len(holders) - _MAX_NAMED} more"
-    return [f"still running, with this output open: {names}; what follows goes to {path}"]
+    return f"still running, with this output open: {names}; {rest}"
 
 
 async def _start_background(context: ToolContext, memory: _Memory, command: str) -> ToolOutput:
     start, notes = _directory_of(context, memory)
-    reader, writer = open_pipe()
-    try:
-        try:
-            child = await _start_shell(context, f"cd -- {shlex.quote(start)} || exit; {command}", writer, {})
-        finally:
-            os.close(writer)
-        memory.children.append(child)
+    with contextlib.ExitStack() as stack:
+        reader, writer = _pipe(stack)
         path = await _drain_into_file(context, memory, reader)
-    finally:
-        os.close(reader)
+        child = await _start_shell(context, [command], start, writer)
+        memory.children.append(child)
     notes.append(f"runs in the background as process {child.pid}; it prints to {path}")
-    return ToolOutput(_with_notes("", notes))
+    return ToolOutput(_with_notes("", notes, _NOTE_BYTES))
 
 
-async def _start_shell(context: ToolContext, script: str, output: int, extra: dict[int, int]) -> Child:
+async def _start_shell(
+    context: ToolContext, script: list[str], start: str, output: io.FileIO, *kept: io.FileIO
+) -> Child:
     path = _find_bash(context.environment.get("PATH", os.defpath))
     inherited = {name: value for name, value in context.environment.items() if name not in _LEFT_OUT}
     environment = join_marks(inherited | _ENVIRONMENT, context.processes.marks())
+    arguments = ["bash", "--norc", "--noprofile", "-c", *script]
+    numbers = tuple(file.fileno() for file in kept)
     try:
-        arguments = ["bash", "--norc", "--noprofile", "-c", script]
-        child = await start_child(path, arguments, environment, output=output, extra=extra)
+        child = await start_child(path, arguments, environment, output=output.fileno(), directory=start, kept=numbers)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ToolError(f"bash could not be started: {why}; a very long command belongs in a file") from error
@@ -220,15 +219,15 @@ async def _start_shell(context: ToolContext, script: str, output: int, extra: di
     return child
 
 
-async def _drain_into_file(context: ToolContext, memory: _Memory, reader: int) -> Path:
+async def _drain_into_file(context: ToolContext, memory: _Memory, reader: io.FileIO) -> Path:
     """Start a ``cat`` from the pipe to a new file of bounded size; it ends with the last writer."""
     output, path = open_output_file(context, ".log")
     try:
         outer = {name: value for name, value in context.environment.items() if name in context.processes.marks()}
         environment = join_marks(outer | {"PATH": "/usr/bin:/bin"}, context.processes.marks())
         blocks = context.limits.max_output_file_bytes // 512  # POSIX counts in these
-        script = f"ulimit -f {blocks}; exec cat"
-        child = await start_child("/bin/sh", ["sh", "-c", script], environment, output=output, source=reader)
+        arguments = ["sh", "-c", f"ulimit -f {blocks}; exec cat"]
+        child = await start_child("/bin/sh", arguments, environment, output=output, source=reader.fileno())
     except OSError as error:
         raise ToolError(f"nothing could be started to read what the command prints: {error.strerror}") from error
     finally:
@@ -236,6 +235,15 @@ async def _drain_into_file(context: ToolContext, memory: _Memory, reader: int) -
     context.processes.note(child.pid)
     memory.children.append(child)
     return path
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
+    try:
+        return open_pipe(stack)
+    except OSError as error:
+        raise ToolError(
+            f"the command was not run: {error.strerror}; run fewer commands at once, or raise the limit (ulimit -n)"
+        ) from error
 
 
 def _memory_of(context: ToolContext) -> _Memory:
@@ -252,10 +260,10 @@ def _memory_of(context: ToolContext) -> _Memory:
 
 def _directory_of(context: ToolContext, memory: _Memory) -> tuple[str, list[str]]:
     """Return where the next command starts, and what is to be said about it."""
-    if os.path.isdir(memory.directory):
+    if Path(memory.directory).is_dir():
         return memory.directory, []
     gone, memory.directory = memory.directory, str(context.directory)
-    if os.path.isdir(memory.directory):
+    if Path(memory.directory).is_dir():
         return memory.directory, [f"{gone} is gone; this ran in {memory.directory}"]
     raise ToolError(f"the working directory {memory.directory} does not exist; make it again or ask for another")
 
@@ -272,16 +280,10 @@ def _move(context: ToolContext, memory: _Memory, place: str) -> list[str]:
     return [f"{place} is outside the working directory; the next command starts in {memory.directory}"]
 
 
-def _read_place(descriptor: int) -> str:
+def _read_place(place: io.FileIO) -> str:
     with contextlib.suppress(OSError):
-        return os.fsdecode(os.read(descriptor, 2**14)).removesuffix("\n")
+        return os.fsdecode(place.read(2**14) or b"").removesuffix("\n")
     return ""
-
-
-def _report(text: str, code: int, notes: list[str], *, in_time: bool) -> ToolOutput:
-    if in_time and code:
-        notes.insert(0, _exit_text(code))
-    return ToolOutput(_with_notes(text, notes), is_error=not in_time or code != 0)
 
 
 def _exit_text(code: int) -> str:
@@ -301,10 +303,15 @@ def _signal_name(number: int) -> str:
         return ""
 
 
-def _with_notes(text: str, notes: list[str]) -> str:
+def _note_bytes(max_bytes: int) -> int:
+    """Return what of a result is kept free for notes."""
+    return min(_NOTE_BYTES, max_bytes // 2)
+
+
+def _with_notes(text: str, notes: list[str], max_bytes: int) -> str:
     if not text and not notes:
         return "(no output)"
-    said = head_of("\n".join(f"[{clean_text(note)}]" for note in notes), _NOTE_BYTES)
+    said = head_of("\n".join(f"[{clean_text(note)}]" for note in notes), max_bytes - 1)
     if not text or not said:
         return text or said
     return f"{text}{'' if text.endswith(chr(10)) else chr(10)}{said}"

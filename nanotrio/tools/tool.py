@@ -22,7 +22,7 @@ class ToolOutput(msgspec.Struct, frozen=True, gc=False):
 
 
 class Processes(Protocol):
-    """The processes that belong to one agent, so that ending the agent can end them all."""
+    """The processes and threads that belong to one agent, so that its end can end them all, or name what remains."""
 
     def note(self, pid: int) -> None:
         """A process group or session led by ``pid`` was started for the agent."""
@@ -34,6 +34,14 @@ class Processes(Protocol):
 
     def marks(self) -> Mapping[str, str]:
         """Environment variables to start every process with; descendants are known by them."""
+        ...
+
+    def thread_began(self, tool: str) -> object:
+        """A thread runs ``tool`` for the agent; said in that thread, and returns what ``thread_ended`` takes."""
+        ...
+
+    def thread_ended(self, thread: object) -> None:
+        """That thread is done; said in it."""
         ...
 
 

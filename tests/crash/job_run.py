@@ -1,0 +1,237 @@
+"""Runs the real job through the command, kills it, and continues it until it is done.
+
+Theory of operation
+-------------------
+One *trial* is a fresh repository and store. The command is started on the job's prompt and SIGKILLed by a ``Kill``:
+after so many seconds, or in the middle of the Nth step with a visible effect (the step's ``begin`` line is in the log
+of effects and its shell still sleeps, so the kill falls between an intent and its result). Some trials kill the first
+continuation as well. Then ``-c -p continue`` runs to its end, and everything that can be looked at from outside is
+looked at: the repository, the log of effects, the store, and what the strict server was sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tests.invocation import COMMAND, environment_in
+from tests.job.brain import SUMMARY
+from tests.job.repository import PROMPT, JobRepository, make_repository
+from tests.servers.request_log import changed_results
+from tests.servers.server_process import ServerProcess
+
+from .ledger import Ledger, read_ledger
+
+__all__ = ["MODELS", "Kill", "Timing", "Trial", "measure", "plan", "run_trial", "summary"]
+
+MODELS = ("anthropic/claude-sonnet-4-5", "openai-chat/gpt-4.1")
+"""One for each wire."""
+
+_RUN_SECONDS = 120.0
+_POLL_SECONDS = 0.002
+_MAX_CONTINUES = 3
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """When to kill: ``seconds`` after the start where ``step`` is 0, else after the begin of that step."""
+
+    seconds: float
+    step: int = 0
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How long a run takes that nobody kills."""
+
+    first_seconds: float
+    """From its start to its first request."""
+    whole_seconds: float
+
+
+class Trial(msgspec.Struct, kw_only=True):
+    """What one trial has shown."""
+
+    kills: tuple[Kill, ...]
+    between: int = 0
+    """Kills that fell between an intent and its result."""
+    before: int = 0
+    """Kills that came before the prompt was durable."""
+    late: int = 0
+    """Kills that came after the command had ended, and so were none."""
+    dispatched: int = 0
+    finished: int = 0
+    unknown: int = 0
+    problems: list[str] = []
+
+    @property
+    def killed(self) -> int:
+        """Processes that were killed."""
+        return len(self.kills) - self.late
+
+
+class _Setting(msgspec.Struct, frozen=True):
+    """Where a trial runs."""
+
+    repository: JobRepository
+    model: str
+    url: str
+    environment: Mapping[str, str]
+
+    def command(self, *prompt: str) -> list[str]:
+        flags = [
+            "--model",
+            self.model,
+            "--store",
+            self.url,
+            "--dangerously-skip-permissions",
+            "--output-format",
+            "json",
+        ]
+        return [*COMMAND, *prompt, *flags]
+
+    def start(self, *prompt: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*prompt),
+            cwd=self.repository.path,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def _setting(parent: Path, server: ServerProcess, model: str) -> _Setting:
+    return _Setting(
+        repository=make_repository(parent),
+        model=model,
+        url=f"sqlite:{parent / 'swarm.db'}",
+        environment=environment_in(parent / "home", server.environment()),
+    )
+
+
+def measure(parent: Path, server: ServerProcess, model: str) -> Timing:
+    """Run the job once without a kill; it must end well."""
+    setting = _setting(parent, server, model)
+    before = len(server.requests())
+    start = time.monotonic()
+    with setting.start("-p", PROMPT) as process:
+        while len(server.requests()) == before and process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+        first = time.monotonic() - start
+        output, errors = process.communicate(timeout=_RUN_SECONDS)
+        whole = time.monotonic() - start
+    assert process.returncode == 0, errors
+    assert json.loads(output.splitlines()[-1])["result"] == SUMMARY, output
+    assert setting.repository.problems() == []
+    return Timing(first, whole)
+
+
+def plan(chance: random.Random, timing: Timing, number: int) -> tuple[Kill, ...]:
+    """Return the kills of trial ``number``: two of five in a step, the others at any instant; one of five twice."""
+    in_step = number % 5 in (1, 3)
+    if in_step:
+        first = Kill(chance.uniform(0.0, 0.1), step=chance.randint(1, 3))
+    else:
+        first = Kill(chance.uniform(timing.first_seconds * 0.7, timing.whole_seconds * 0.95))
+    if number % 5 == 4:
+        return first, Kill(chance.uniform(timing.first_seconds * 0.7, timing.whole_seconds * 0.6))
+    return (first,)
+
+
+def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill, ...]) -> Trial:
+    """Run one trial and return what it has shown."""
+    setting = _setting(parent, server, model)
+    trial = Trial(kills=kills)
+    marks = [len(server.requests())]
+    crash = Ledger()
+    for kill in kills:
+        if not _killed(setting, kill, crash):
+            trial.late += 1
+        crash = _ledger(setting)
+        trial.between += bool(crash.open_effects())
+        trial.before += not crash.started
+        marks.append(len(server.requests()))
+    _finish(setting, crash, trial)
+    after = _ledger(setting)
+    trial.problems += after.problems_after(crash)
+    trial.problems += setting.repository.problems()
+    requests = server.requests()
+    trial.problems += [
+        f"request {seen.number} was refused: {seen.problem}" for seen in requests[marks[0] :] if seen.problem
+    ]
+    # Across a kill a result may change into an unknown one: it was told before it was durable. The ledgers see to that.
+    for start, stop in itertools.pairwise([*marks, len(requests)]):
+        changed = changed_results(requests[start:stop])
+        trial.problems += [f"{key} was told differently: {told}" for key, told in changed.items()]
+    trial.dispatched = sum(after.intended.values())
+    trial.unknown = len(after.unknown())
+    trial.finished = len(set(after.intended) & set(after.ended) - after.unknown())
+    return trial
+
+
+def _ledger(setting: _Setting) -> Ledger:
+    return read_ledger(setting.url) if Path(setting.url.removeprefix("sqlite:")).exists() else Ledger()
+
+
+def _prompt(crash: Ledger) -> tuple[str, ...]:
+    return ("-c", "-p", "continue") if crash.started else ("-p", PROMPT)
+
+
+def _killed(setting: _Setting, kill: Kill, crash: Ledger) -> bool:
+    """Start or continue the job and kill it; False where it ended before."""
+    begins = sum(line.startswith("begin ") for line in setting.repository.effect_lines())
+    with setting.start(*_prompt(crash)) as process:
+        try:
+            deadline = time.monotonic() + _RUN_SECONDS
+            while kill.step and process.poll() is None and time.monotonic() < deadline:
+                lines = setting.repository.effect_lines()
+                if sum(line.startswith("begin ") for line in lines) - begins >= kill.step:
+                    break
+                time.sleep(_POLL_SECONDS)
+            process.wait(kill.seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return True
+        finally:
+            process.kill()
+            process.communicate()  # an orphan may hold the pipe for the rest of its step
+    return False
+
+
+def _finish(setting: _Setting, crash: Ledger, trial: Trial) -> None:
+    """Continue until the model says that all is done; it should take one run."""
+    for _ in range(_MAX_CONTINUES):
+        with setting.start(*_prompt(crash)) as process:
+            try:
+                output, errors = process.communicate(timeout=_RUN_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, errors = process.communicate()
+                trial.problems.append(f"the continuation did not end: {output[-500:]} {errors[-500:]}")
+        if process.returncode == 0:
+            result = json.loads(output.splitlines()[-1])["result"]
+            if result != SUMMARY:
+                trial.problems.append(f"the continuation ended with {result!r}")
+            return
+        trial.problems.append(f"the continuation ended with exit code {process.returncode}: {errors[-500:]}")
+
+
+def summary(seed: int, trials: list[Trial]) -> str:
+    """Return the counts in one line."""
+
+    def total(name: str) -> int:
+        return sum(int(getattr(trial, name)) for trial in trials)
+
+    return (
+        f"job under SIGKILL: seed {seed}, {total('killed')} kills, {total('between')} between intent and result, "
+        f"{total('before')} before the prompt was durable, {total('late')} more came after the end; effects: "
+        f"{total('dispatched')} dispatched, {total('finished')} finished, {total('unknown')} unknown"
+    )
