@@ -78,11 +78,11 @@ def _run(options: RunOptions, environment: Mapping[str, str]) -> int:
 
 
 def _demo(options: DemoOptions) -> int:
-    try:
-        from . import demo
-    except ImportError:
-        raise CommandLineError("nanotrio demo is not in this version") from None
-    code = demo.run(options)
+    from importlib import import_module, util
+
+    if util.find_spec(f"{__package__}.demo") is None:
+        raise CommandLineError("nanotrio demo is not in this version")
+    code = import_module(f"{__package__}.demo").run(options)
     return code if isinstance(code, int) else OK
 
 
