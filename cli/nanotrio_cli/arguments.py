@@ -154,7 +154,8 @@ def _run_parser() -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="An agent harness for swarms. Without -p it opens a prompt on the terminal.",
         epilog="commands:\n  nanotrio ls             list sessions\n  nanotrio show [ID]      print a conversation\n"
-        "  nanotrio tree [ID]      print a tree of agents\n  nanotrio demo           watch a swarm run, die and finish\n"
+        "  nanotrio tree [ID]      print a tree of agents\n"
+        "  nanotrio demo           watch a swarm run, die and finish\n"
         "\nA session's ID is its UUID or the beginning of it; UUID/NAME.N is an agent in it.",
     )
     add = parser.add_argument

@@ -21,7 +21,7 @@ from nanotrio.swarm.events import MessageReplied, TurnFinished
 from .arguments import RunOptions
 from .exits import FAILED, OK, CommandError, OutputClosedError, signal_code
 from .faults import foreseen
-from .opening import Place, begin, choose_place, go_on_hint, open_place, result_schema, take_up
+from .opening import Place, begin, choose_place, go_on_hint, leftovers, open_place, result_schema, take_up
 from .output import Output, encode_line, write_error
 from .printable import printable
 from .result import Ending, Spending, result_record, result_text, spending
@@ -138,6 +138,8 @@ class _Run:
         found = place.found
         if found is None:
             return await begin(swarm, place, self._prompt, self._schema)
+        for line in await leftovers(swarm):
+            write_error(f"nanotrio: {line}")
         agent = await take_up(self._options, swarm, found)
         if found.view.status == "interrupted":
             await agent.steer(self._prompt)

@@ -19,7 +19,7 @@ from .data_folder import DataFolder
 from .exits import OK, signal_code
 from .line_terminal import LineTerminal
 from .money import view_cost
-from .opening import Place, begin, choose_place, open_place, take_up
+from .opening import Place, begin, choose_place, leftovers, open_place, take_up
 from .printable import one_line
 from .prompt_terminal import PromptTerminal
 from .repl import Session, repl
@@ -87,7 +87,9 @@ class _Interactive:
         options = msgspec.structs.replace(
             self._options, resume=wanted, continue_newest=False, session_id=None, no_session=False
         )
-        return await choose_place(options, self._environment, self._directory)
+        place = await choose_place(options, self._environment, self._directory)
+        rules_of(options, place)
+        return place
 
     async def _one_session(self, terminal: Terminal, options: RunOptions, place: Place) -> Place | None:
         rules = rules_of(options, place)
@@ -97,6 +99,7 @@ class _Interactive:
             async with open_place(
                 options, place, self._environment, self._directory, rules.mode, approvals.approve
             ) as swarm:
+                left = [] if place.found is None else await leftovers(swarm)
                 session = Session(
                     begin=functools.partial(self._begin, swarm, place),
                     approvals=approvals,
@@ -105,7 +108,7 @@ class _Interactive:
                     agent=None if place.found is None else await take_up(options, swarm, place.found),
                     first=options.prompt,
                 )
-                await self._greet(terminal, place)
+                await self._greet(terminal, place, left)
                 return await repl(terminal, swarm, session)
         finally:
             if session is None or session.agent is None:
@@ -114,11 +117,12 @@ class _Interactive:
     async def _begin(self, swarm: Swarm, place: Place, prompt: str) -> Agent:
         return await begin(swarm, place, prompt)
 
-    async def _greet(self, terminal: Terminal, place: Place) -> None:
+    async def _greet(self, terminal: Terminal, place: Place, left: list[str]) -> None:
         found = place.found
         text = "nanotrio, /help lists the commands\n"
         if found is not None:
             text += f"session {found.view.uuid}: {one_line(found.view.task, 60)}\n"
+            text += "".join(f"{line}\n" for line in left)
         terminal.show([Piece("note", text)])
         await terminal.drain()
 

@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return signal_code(_SIGINT)
     except SystemExit as asked:
         return asked.code if isinstance(asked.code, int) else FAILED
-    except BaseException as error:  # noqa: BLE001 - the last resort: a person never sees a traceback
-        return _explain(error, environment)
+    except BaseException as error:  # noqa: ASYNC103, BLE001 - the last resort
+        return _explain(error, environment)  # noqa: ASYNC104 - no task runs here
 
 
 def _do(options: Options, environment: Mapping[str, str]) -> int:

@@ -19,9 +19,12 @@ from .data_folder import DataFolder
 from .exits import CommandError, CommandLineError
 from .instructions import system_prompt
 from .model_choice import chosen_model
+from .printable import one_line
 from .sessions import Found, check_url, find, newest
 
-__all__ = ["Place", "begin", "choose_place", "go_on_hint", "open_place", "result_schema", "take_up"]
+__all__ = ["Place", "begin", "choose_place", "go_on_hint", "leftovers", "open_place", "result_schema", "take_up"]
+
+_LISTED_LEFTOVERS = 5
 
 MAX_ACTIVE = 32
 """Agents of one command that work at once."""
@@ -164,6 +167,15 @@ async def take_up(options: RunOptions, swarm: Swarm, found: Found) -> Agent:
     if options.max_turns is not None:
         await agent.set_max_steps(options.max_turns)
     return agent
+
+
+async def leftovers(swarm: Swarm) -> list[str]:
+    """Return lines that name processes which the session's agents left running when their own process was killed."""
+    found = await swarm.leftovers()
+    if not found:
+        return []
+    named = [f"left running by the process that was killed: {one.pid} ({one_line(one.command, 60)})" for one in found]
+    return [*named[:_LISTED_LEFTOVERS], f"end them with: kill {' '.join(str(one.pid) for one in found)}"]
 
 
 def _refuse_changes(options: RunOptions, found: Found) -> None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import signal
 import termios
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -103,7 +104,7 @@ class PromptTerminal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         assert self._life is not None
-        return await self._life.__aexit__(kind, error, trace)
+        return await self._life.__aexit__(kind, error, trace)  # noqa: ASYNC102 - it shields what needs it
 
     @asynccontextmanager
     async def _live(self) -> AsyncIterator[None]:
@@ -190,11 +191,13 @@ class PromptTerminal:
         await self.drain()
         self._raw = True
         try:
-            return await trio_asyncio.aio_as_trio(session.prompt_async)(
+            answer: str = await trio_asyncio.aio_as_trio(session.prompt_async)(
                 handle_sigint=False, set_exception_handler=False, **options
             )
         except EOFError:
             raise EndOfInputError from None
+        else:
+            return answer
         finally:
             self._raw = False
             self._interrupts.forget()
@@ -213,41 +216,37 @@ class PromptTerminal:
 
 def _prompt_keys() -> KeyBindings:
     keys = KeyBindings()
-
-    @keys.add("enter")
-    def _(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if buffer.document.text_before_cursor.endswith("\\"):
-            buffer.delete_before_cursor()
-            buffer.newline(copy_margin=False)
-        else:
-            buffer.validate_and_handle()
-
-    @keys.add("escape", "enter")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.newline(copy_margin=False)
-
+    keys.add("enter")(_send_or_continue)
+    keys.add("escape", "enter")(_begin_line)
     return keys
+
+
+def _send_or_continue(event: KeyPressEvent) -> None:
+    buffer = event.current_buffer
+    if buffer.document.text_before_cursor.endswith("\\"):
+        buffer.delete_before_cursor()
+        _begin_line(event)
+    else:
+        buffer.validate_and_handle()
+
+
+def _begin_line(event: KeyPressEvent) -> None:
+    event.current_buffer.newline(copy_margin=False)
 
 
 def _choice_keys(keys: str) -> KeyBindings:
     bindings = KeyBindings()
-
-    def answer(key: str) -> Callable[[KeyPressEvent], None]:
-        def handle(event: KeyPressEvent) -> None:
-            event.current_buffer.insert_text(key)
-            event.app.exit(result=key)
-
-        return handle
-
+    for other in (Keys.Any, "enter", "c-d", Keys.BracketedPaste):
+        bindings.add(other)(_ignore)
     for key in keys:
-        bindings.add(key, eager=True)(answer(key))
-
-    @bindings.add(Keys.Any)
-    @bindings.add("enter")
-    @bindings.add("c-d")
-    @bindings.add(Keys.BracketedPaste)
-    def _(event: KeyPressEvent) -> None:
-        """Whatever is no answer is no answer."""
-
+        bindings.add(key, eager=True)(partial(_choose, key))
     return bindings
+
+
+def _choose(key: str, event: KeyPressEvent) -> None:
+    event.current_buffer.insert_text(key)
+    event.app.exit(result=key)
+
+
+def _ignore(event: KeyPressEvent) -> None:
+    """Whatever is no answer is no answer."""

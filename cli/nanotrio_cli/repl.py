@@ -15,11 +15,12 @@ from typing import Generic, TypeVar
 import trio
 
 from nanotrio import Agent, Outcome, Swarm
-from nanotrio.errors import LimitError, ModelError, NanotrioError, StoreError, UsageError
+from nanotrio.errors import NanotrioError, StoreError
 from nanotrio.swarm.events import Event, TurnFinished
 
 from .approvals import Approvals, Request
 from .exits import CommandError
+from .faults import foreseen
 from .folded_tree import tree_lines
 from .money import cost_text, view_cost
 from .printable import one_line, printable
@@ -167,11 +168,11 @@ class _Repl(Generic[Place]):
         """Run one turn to its end and show it; None follows the one that runs."""
         try:
             outcome = await self._watched(text)
-        except (UsageError, LimitError, ModelError, StoreError) as error:
-            self._say("error", one_line(str(error), 1_000))
-            if isinstance(error, StoreError):
-                await self._terminal.drain()
+        except Exception as error:
+            known = foreseen(error)
+            if not isinstance(known, NanotrioError) or isinstance(known, StoreError):
                 raise
+            self._say("error", one_line(str(known), 1_000))
         else:
             self._close_turn(outcome)
         await self._terminal.drain()

@@ -24,7 +24,7 @@ def signal_name(number: int) -> str:
     return signal.Signals(number).name
 
 
-async def watch_signals(
+async def watch_signals(  # noqa: ASYNC114 - the check has no list of ours
     on_signal: Callable[[int], bool], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Call ``on_signal`` with each signal until cancelled; it says whether the command is ending because of it.

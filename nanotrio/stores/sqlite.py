@@ -195,7 +195,9 @@ class SqliteStore:
     async def statistics(self) -> StoreStatistics:
         """Return sizes and counts; counting heads takes a thread some milliseconds for each 100,000."""
         row = await self._read(lambda db: db.execute(_COUNT).fetchall()[0], inline=False)
-        records, heads, heads_seq, boot_id, pid, started, host = cast("tuple[int, int, int, str | None, int, int, str]", row)
+        records, heads, heads_seq, boot_id, pid, started, host = cast(
+            "tuple[int, int, int, str | None, int, int, str]", row
+        )
         return StoreStatistics(
             url=f"sqlite:{self.path}",
             records=records,
