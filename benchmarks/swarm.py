@@ -27,7 +27,7 @@ from nanotrio.models import Conversation, Reply, ScriptedModel, reply_calls, rep
 from nanotrio.stores import open_store, parse_url
 
 SLICE = 1_000
-"""Children a call of spawn_agents; more would pass the bound on the size of one call's arguments."""
+"""Children a call of spawn_many."""
 _SYSTEM = "You are one of many agents that work on one large job. " * 75
 _PADDING = "Read the row, decide what kind of row it is, tell your sibling, and hand in what you found. " * 6
 
@@ -35,11 +35,9 @@ _PADDING = "Read the row, decide what kind of row it is, tell your sibling, and 
 class Server:
     """The scripted model's side: counts who waits, and knows which agent is called what."""
 
-    def __init__(self, agents: int, roots: int, active: int) -> None:
+    def __init__(self, roots: int, active: int) -> None:
         self.active = active
-        self.quotas = [agents // roots + (index < agents % roots) for index in range(roots)]
         self.names: list[list[str]] = [[] for _ in range(roots)]
-        self.has_waited = [False] * roots
         self.waiting = 0
         self.peak_waiting = 0
         self.to_parent = 0
@@ -48,26 +46,8 @@ class Server:
         """Answer a root or a child by its task."""
         kind, _, rest = conversation.task.partition(" ")
         if kind == "root":
-            return self._root(int(rest), conversation)
+            return reply_text("noted")
         return self._child(rest, conversation.steps)
-
-    def _root(self, root: int, conversation: Conversation) -> Reply:
-        names = self.names[root]
-        for result in conversation.results:
-            if not result.is_error and len(names) < self.quotas[root]:
-                names.extend(result.content.split("\n"))
-        start = len(names)
-        if start < self.quotas[root]:
-            count = min(SLICE, self.quotas[root] - start)
-            agents = [
-                {"name": "w", "prompt": f"child {root} {index} {_PADDING}"[:500], "tools": ["send_message", "submit_result"]}
-                for index in range(start, start + count)
-            ]
-            return reply_calls(("spawn_agents", {"agents": agents}))
-        if not self.has_waited[root]:
-            self.has_waited[root] = True
-            return reply_calls(("wait_agents", {}))
-        return reply_text("all have ended")
 
     def _child(self, rest: str, steps: int) -> Reply:
         root_text, index_text, _ = rest.split(" ", 2)
@@ -134,14 +114,21 @@ async def _run(args: argparse.Namespace, server: Server) -> dict[str, float]:
     model = CountedModel(server, args.latency)
     stalls, peak = [0.0], [0.0]
     limits = nanotrio.Limits(max_live=args.active + args.roots + 16, max_total=args.agents + 1)
-    async with nanotrio.open_swarm(
-        store=args.store, model=model, system=_SYSTEM, limits=limits, max_active=args.active
-    ) as swarm, trio.open_nursery() as nursery:
+    async with (
+        nanotrio.open_swarm(
+            store=args.store, model=model, system=_SYSTEM, limits=limits, max_active=args.active
+        ) as swarm,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(_heartbeat, stalls)
         nursery.start_soon(_watch_memory, peak)
         started = time.perf_counter()
         cpu = time.process_time()
         roots = [await swarm.spawn(f"root {index}", name="root") for index in range(args.roots)]
+        async with trio.open_nursery() as spawners:
+            for index, root in enumerate(roots):
+                count = args.agents // args.roots + (index < args.agents % args.roots)
+                spawners.start_soon(_spawn, root, index, count, server)
         for root in roots:
             outcome = await root.wait()
             if outcome.status != "completed":
@@ -160,10 +147,18 @@ async def _run(args: argparse.Namespace, server: Server) -> dict[str, float]:
     }
 
 
+async def _spawn(root: nanotrio.Agent, index: int, count: int, server: Server) -> None:
+    """Give a root its children, a slice at a time."""
+    for start in range(0, count, SLICE):
+        prompts = [f"child {index} {row} {_PADDING}"[:500] for row in range(start, min(count, start + SLICE))]
+        children = await root.spawn_many(prompts, name="w", tools=["send_message", "submit_result"])
+        server.names[index].extend([child.name for child in children])
+
+
 async def _check(args: argparse.Namespace) -> float:
     """Reopen the store, and read 100 random children back, whole; return the seconds that reopening took."""
     before = time.perf_counter()
-    async with nanotrio.open_swarm(store=args.store, model=CountedModel(Server(0, 1, 1), 0.0)) as swarm:
+    async with nanotrio.open_swarm(store=args.store, model=CountedModel(Server(1, 1), 0.0)) as swarm:
         seconds = time.perf_counter() - before
         unfinished = [view.name for view in swarm.agents()]
         if unfinished:
@@ -186,7 +181,9 @@ async def _check(args: argparse.Namespace) -> float:
 
 
 def _refuse_tmpfs(path: Path) -> None:
-    kind = subprocess.run(["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=False).stdout.strip()
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(path)], capture_output=True, text=True, check=False
+    ).stdout.strip()
     if kind in ("tmpfs", "ramfs"):
         raise SystemExit(f"{path} is a {kind}; name a store on a real file system")
 
@@ -206,7 +203,7 @@ def main() -> None:
     _refuse_tmpfs(path.parent)
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         name.unlink(missing_ok=True)
-    server = Server(args.agents, args.roots, args.active)
+    server = Server(args.roots, args.active)
     written = _written_bytes()
     figures = trio.run(_run, args, server)
     written = _written_bytes() - written

@@ -188,7 +188,8 @@ class Session(msgspec.Struct):
 
     def is_due_for_snapshot(self) -> bool:
         """Whether the chain's next record should begin with a snapshot."""
-        return self.records - self.snapshot_records >= max(SNAPSHOT_RECORDS, self.snapshot_records)
+        grown = self.records - self.snapshot_records
+        return grown >= SNAPSHOT_RECORDS and grown >= self.snapshot_records
 
     def snapshot(self) -> Snapshot:
         """Return the fact that stands for everything before it."""
@@ -259,11 +260,13 @@ def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
         if mail.kind != "prompt" and len(text) > _MAX_NOTICE_CHARACTERS:
             text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(mail.text)} characters in all]"
         match mail.kind:
-            case "prompt" | "steer" if not mail.sender:
+            case "prompt":
+                lines.append(text)
+            case "steer" if not mail.sender:
                 lines.append(text)
             case "child":
                 lines.append(f"[{mail.sender_name} {text}]")
-            case "text" | "steer" | "prompt":
+            case "text" | "steer":
                 lines.append(f"[message from {mail.sender_name or 'outside'}] {text}")
             case _:
                 lines.append(f"[{mail.kind}] {text}")
@@ -310,7 +313,12 @@ def _turn_started(session: Session, fact: TurnStarted) -> None:
     session.turn = Turn(number=fact.turn, since_us=session.updated_us)
     session.turns = fact.turn
     session.status = "running"
-    _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
+    unread = session.unread
+    if not unread or unread[-1].seq <= fact.read_seq:
+        session.unread = []
+        _tell(session, unread)
+    else:
+        _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
 
 
 def _mail_read(session: Session, fact: MailRead) -> None:

@@ -313,9 +313,14 @@ class Journal:
             return True
         self._wake_at = wake_at
         self._parked = True
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._parked = False  # Trio has rescheduled the task; a wake in the same pass must not do so again
+            return trio.lowlevel.Abort.SUCCEEDED
+
         try:
             with trio.move_on_after(seconds) as scope:
-                await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+                await trio.lowlevel.wait_task_rescheduled(abort)
         finally:
             self._parked = False
             self._wake_at = _NEVER

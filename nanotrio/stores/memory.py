@@ -84,14 +84,7 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         size = sum(len(record.facts) for record in self._records.values())
         return StoreStatistics(
-            "memory:",
-            len(self._records),
-            len(self._heads),
-            size,
-            0,
-            self._commits,
-            heads_seq=self._heads_seq,
-            owner=self._owner,
+            "memory:", len(self._records), len(self._heads), size, 0, self._commits, self._heads_seq, self._owner
         )
 
     async def aclose(self) -> None:

@@ -77,8 +77,7 @@ _MARKS = """
 SELECT heads_seq, (SELECT coalesce(max(seq), 0) FROM log), (SELECT coalesce(max(agent), 0) FROM heads) FROM mark
 """
 _COUNT = """
-SELECT coalesce((SELECT max(seq) FROM log) - (SELECT min(seq) FROM log) + 1, 0), (SELECT count(*) FROM heads),
-heads_seq, boot_id, pid, started, host FROM mark LEFT JOIN owner ON NOT released
+SELECT coalesce((SELECT max(seq) FROM log) - (SELECT min(seq) FROM log) + 1, 0), (SELECT count(*) FROM heads)
 """
 """min and max asked for together would scan the table; apart each is one look-up."""
 _SCAN = "SELECT seq, body FROM log WHERE seq > ?1 ORDER BY seq LIMIT ?2"
@@ -194,10 +193,15 @@ class SqliteStore:
 
     async def statistics(self) -> StoreStatistics:
         """Return sizes and counts; counting heads takes a thread some milliseconds for each 100,000."""
-        row = await self._read(lambda db: db.execute(_COUNT).fetchall()[0], inline=False)
-        records, heads, heads_seq, boot_id, pid, started, host = cast(
-            "tuple[int, int, int, str | None, int, int, str]", row
+        row, marks, owner = await self._read(
+            lambda db: (
+                db.execute(_COUNT).fetchall()[0],
+                db.execute(_MARKS).fetchone(),
+                db.execute("SELECT boot_id, pid, started, host FROM owner WHERE epoch > 0 AND NOT released").fetchone(),
+            ),
+            inline=False,
         )
+        records, heads = cast("tuple[int, int]", row)
         return StoreStatistics(
             url=f"sqlite:{self.path}",
             records=records,
@@ -205,9 +209,9 @@ class SqliteStore:
             size_bytes=file_size(self.path),
             pending_bytes=file_size(Path(f"{self.path}-wal")),
             commits=self._commits,
+            heads_seq=cast("tuple[int, int, int]", marks)[0] if marks else 0,
+            owner=Owner(*owner) if owner else None,
             warning=self._warning,
-            heads_seq=heads_seq,
-            owner=None if boot_id is None else Owner(boot_id=boot_id, pid=pid, started=started, host=host),
         )
 
     async def aclose(self) -> None:

@@ -63,12 +63,12 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     """Of a write-ahead log that was not yet moved into the main file."""
     commits: int
     """Since this store was opened here."""
+    heads_seq: int = 0
+    """Heads are true up to this record."""
+    owner: Owner | None = None
+    """Who holds the store, or held it when it died; None where it was given back."""
     warning: str = ""
     """What a person should know, such as a reader that keeps a write-ahead log growing; empty when all is well."""
-    heads_seq: int = 0
-    """All heads are true up to this record."""
-    owner: Owner | None = None
-    """The process that has the store, dead or alive; None where it was given back."""
 
 
 class Store(Protocol):

@@ -83,9 +83,43 @@ class Agent:
         result_type: Any = None,
     ) -> Agent:
         """Start a child of this agent; see ``Swarm.spawn``. What is not given is the parent's."""
+        agents = await self.spawn_many(
+            [prompt],
+            name=name,
+            model=model,
+            system=system,
+            tools=tools,
+            budget_usd=budget_usd,
+            timeout_seconds=timeout_seconds,
+            limits=limits,
+            directory=directory,
+            permission_mode=permission_mode,
+            result_type=result_type,
+        )
+        return agents[0]
+
+    async def spawn_many(
+        self,
+        prompts: Sequence[str],
+        *,
+        name: str = "agent",
+        model: str | None = None,
+        system: str | None = None,
+        tools: Sequence[Tool | str] | None = None,
+        budget_usd: float | None = None,
+        timeout_seconds: float | None = None,
+        limits: Limits | None = None,
+        directory: Path | str | None = None,
+        permission_mode: str | None = None,
+        result_type: Any = None,
+    ) -> list[Agent]:
+        """Start a child on each of ``prompts``, alike but for that; all of them or none, in one group of records.
+
+        A thousand a call keeps the loop lively. See ``Swarm.spawn``; what is not given is the parent's.
+        """
         return await self._swarm._spawn(  # noqa: SLF001
             self._node,
-            prompt,
+            prompts,
             name=name,
             model=model,
             system=system,
@@ -141,10 +175,10 @@ class Agent:
         node = self._node
         await end_children(self._runtime, node, f"{node.name} was interrupted by its user")
         if node.session.turn is not None and node.scope is not None:
-            number = node.session.turn.number
+            open_turn = node.session.turn
             node.stop = ("cancelled", "interrupted by its user")
             node.scope.cancel()
-            while node.session.turn is not None and node.session.turn.number == number:
+            while node.session.turn is open_turn:
                 await trio.sleep(0.001)
         await self._runtime.journal.durable(self._runtime.append())
 

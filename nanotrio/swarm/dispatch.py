@@ -10,8 +10,6 @@ crash in the middle loses only what had none.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import trio
 
 from ..errors import ClosedError, LimitError, NanotrioError, ToolError, UsageError
@@ -176,7 +174,7 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
     name = job.call.name
     try:
         with trio.move_on_after(seconds):
-            output: ToolOutput = await job.tool.run(_context(runtime, node, job.call), job.arguments)  # type: ignore[misc]
+            output: ToolOutput = await job.tool.run(_context(runtime, node, job.call), job.arguments)
             return output
         return ToolOutput(f"{name} was stopped: tool_seconds of {node.name} reached ({seconds:g} s)", True)
     except trio.Cancelled:
@@ -221,7 +219,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
     return ToolContext(
         agent=node.id,
         call_id=call.id,
-        directory=Path(node.profile.directory),
+        directory=runtime.path(node.profile.directory),
         environment=settings.process_environment,
         limits=node.limits,
         output_directory=settings.output_directory,

@@ -60,15 +60,16 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
 
 async def _own_work(runtime: Runtime, node: Node) -> bool:
     """Do the agent's own work; return whether a nursery is needed first."""
-    while not node.sealed:
+    while _goes_on(node):
+        needs_nursery = False
         with trio.CancelScope() as scope:
             node.scope = scope
-            return await _live(runtime, node)
+            needs_nursery = await _live(runtime, node)
+        if not scope.cancelled_caught:
+            return needs_nursery
         node.scope = None
         runtime.append()
-        if node.sealed:
-            break
-        if node.stop is not None:
+        if node.stop is not None and _goes_on(node):
             (status, reason), node.stop = node.stop, None
             survivors = names_of_unfinished(node)
             if node.session.turn is not None:
@@ -80,6 +81,11 @@ async def _own_work(runtime: Runtime, node: Node) -> bool:
         _close(runtime, node)
         runtime.append()
     return False
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether the agent was not sealed; a function, since it changes behind every await."""
+    return node.sealed is None
 
 
 async def _live(runtime: Runtime, node: Node) -> bool:

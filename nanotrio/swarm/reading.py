@@ -1,9 +1,6 @@
-"""Looking into a store without owning it, whoever does."""
+"""Looking into a store while whoever owns it goes on, without becoming its owner."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from ..errors import UnknownAgentError
 from ..records import Head
@@ -17,48 +14,48 @@ __all__ = ["read_session", "read_store"]
 
 
 async def read_store(url: str) -> list[AgentView]:
-    """Return every agent of a store as it stands, in order of creation.
+    """Return every agent of the store at ``url`` as it stands on disk, in order of id.
 
-    An unfinished agent is ``interrupted`` where no process has the store. Nothing is written. Checkpoints.
+    The store is opened read-only; its owner is not disturbed. An unfinished agent whose owner is gone has the status
+    ``interrupted``. Checkpoints.
 
     Raises:
-        UsageError: the address itself is wrong.
-        StoreError: what is there cannot be read.
+        UsageError, StoreError: the address, or what is there, cannot be used.
     """
-    async with _opened(url) as (store, heads, is_owned):
+    store = await open_store(url, read_only=True)
+    try:
+        heads = await _true_heads(store)
         profiles = await read_profiles(store, {head.profile for head in heads})
-        depths: dict[int, int] = {}
-        views = []
-        for head in heads:
-            depth = depths[head.agent] = depths.get(head.parent, -1) + 1
-            profile = profiles.get(head.profile)
-            views.append(view_of_head(head, owned=is_owned, depth=depth, profile=profile))
-        return views
+        owner = (await store.statistics()).owner
+    finally:
+        await store.aclose()
+    owned = owner is not None and state_of(owner) != "dead"
+    depths: dict[int, int] = {0: -1}
+    views = []
+    for head in heads:
+        depths[head.agent] = depth = depths.get(head.parent, -1) + 1
+        views.append(view_of_head(head, owned=owned, depth=depth, profile=profiles.get(head.profile)))
+    return views
 
 
 async def read_session(url: str, agent: int) -> Session:
-    """Return one agent's session, rebuilt from its records. Nothing is written. Checkpoints.
+    """Return one agent's session, whole, as it stands on disk. Checkpoints.
 
     Raises:
         UnknownAgentError: the store has no such agent.
         UsageError, StoreError: as ``read_store``.
     """
-    async with _opened(url) as (store, heads, _):
-        for head in heads:
-            if head.agent == agent:
-                (session,) = await load_sessions(store, [agent], [(head.last_seq, head.snapshot_seq)])
-                return session
-    raise UnknownAgentError(f"no agent {agent} in {url}; nanotrio ls --store {url} --all names those there are")
-
-
-@asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[tuple[Store, list[Head], bool]]:
-    """Yield a store opened for reading, its heads as they really stand, and whether a process has it."""
     store = await open_store(url, read_only=True)
     try:
-        statistics = await store.statistics()
-        owner = statistics.owner
-        _, tail = await tail_heads(store, statistics.heads_seq)
-        yield (store, await read_heads(store, tail), owner is not None and state_of(owner) != "dead")
+        heads = [head for head in await _true_heads(store) if head.agent == agent]
+        if not heads:
+            raise UnknownAgentError(f"no agent {agent} in {url}; nanotrio ls names those there are")
+        head = heads[0]
+        return (await load_sessions(store, [agent], [(head.last_seq, head.snapshot_seq)]))[0]
     finally:
         await store.aclose()
+
+
+async def _true_heads(store: Store) -> list[Head]:
+    _, heads = await tail_heads(store, (await store.statistics()).heads_seq)
+    return await read_heads(store, heads)

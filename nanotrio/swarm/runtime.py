@@ -14,7 +14,7 @@ from ..budget import Ledger
 from ..limits import Limits
 from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
-from ..records import Fact, Head
+from ..records import Fact, Head, Profile
 from ..tools import PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     from ..errors import NanotrioError
     from ..journal import Journal
     from ..models.transport import Client
-    from ..records import Profile
     from ..stores import Store
     from .deadlines import Deadlines
     from .mailroom import Waiter
     from .tree import SwarmTree
 
-__all__ = ["Approval", "Approver", "Durability", "Runtime", "Settings"]
+__all__ = ["Approval", "Approver", "Durability", "Kind", "Runtime", "Settings"]
 
 Durability: TypeAlias = Literal["effects", "async", "sync"]
 
@@ -74,6 +73,16 @@ class Settings(msgspec.Struct, frozen=True):
     """Marks the processes of this swarm's agents; the same for every owner of the store."""
 
 
+class Kind(msgspec.Struct, frozen=True):
+    """What a profile comes to below a parent: made once for all children that are alike."""
+
+    profile: Profile
+    limits: Limits
+    model: Model
+    tools: dict[str, Tool]
+    may_spawn: bool
+
+
 class Runtime:
     """The state of one open swarm: plain data on one Trio thread."""
 
@@ -109,6 +118,9 @@ class Runtime:
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
         self.client: Client | None = None
+        self.paths: dict[str, Path] = {}
+        self.kinds: dict[tuple[object, ...], Kind] = {}
+        """What agents of one profile below alike parents have in common."""
         self.is_closing = False
         self.fatal: NanotrioError | None = None
 
@@ -149,6 +161,13 @@ class Runtime:
             from ..models.transport import close_client  # noqa: PLC0415 - as above
 
             close_client(self.client)
+
+    def path(self, directory: str) -> Path:
+        """Return a directory as a path, made once."""
+        path = self.paths.get(directory)
+        if path is None:
+            path = self.paths[directory] = Path(directory)
+        return path
 
     def gate(self, node: Node) -> RateGate:
         """Return what holds back all who call the node's model."""

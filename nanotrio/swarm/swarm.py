@@ -72,8 +72,7 @@ class Swarm:
         What is not given is the swarm's. ``tools`` are tools, plain functions, or names of registered ones; the tree's
         own tools come with them, unless some of these are named: then exactly the named ones are given.
         ``budget_usd`` caps the agent and all its descendants over its whole life; ``timeout_seconds`` bounds each
-        turn. ``result_type`` (a type msgspec knows, or a JSON schema as a dict) is what ``submit_result`` is held to.
-        ``uuid`` names the tree; without it one is made up.
+        turn. ``uuid`` names the session in place of a new one. ``result_type`` (a type msgspec knows, or a JSON schema as a dict) is what ``submit_result`` is held to.
 
         Checkpoints. Cancelled, the agent may have been started.
 
@@ -82,9 +81,9 @@ class Swarm:
             LimitError: a bound or budget of the lineage refuses it.
             ModelError: the model's key is missing.
         """
-        return await self._spawn(
+        agents = await self._spawn(
             None,
-            prompt,
+            [prompt],
             name=name,
             model=model,
             system=system,
@@ -97,11 +96,12 @@ class Swarm:
             result_type=result_type,
             uuid=uuid,
         )
+        return agents[0]
 
     async def _spawn(
         self,
         parent: Node | None,
-        prompt: str,
+        prompts: Sequence[str],
         *,
         name: str,
         model: str | None,
@@ -114,7 +114,7 @@ class Swarm:
         permission_mode: str | None,
         result_type: Any,
         uuid: str = "",
-    ) -> Agent:
+    ) -> list[Agent]:
         self._check_open()
         await self._runtime.journal.room()
         runtime = self._runtime
@@ -143,11 +143,11 @@ class Swarm:
             denied_tools=above.denied_tools if above else settings.denied_tools,
             allowed_tools=above.allowed_tools if above else settings.allowed_tools,
         )
-        check_room(runtime, parent, 1)
-        prompt = check_spawn(runtime, parent, prompt, name, profile)
-        node = spawn_nowait(runtime, parent, prompt, name, profile, uuid=uuid)
+        check_room(runtime, parent, len(prompts))
+        cleaned = [check_spawn(runtime, parent, prompt, name, profile) for prompt in prompts]
+        nodes = [spawn_nowait(runtime, parent, prompt, name, profile, uuid) for prompt in cleaned]
         await runtime.journal.durable(runtime.append())
-        return Agent(self, node)
+        return [Agent(self, node) for node in nodes]
 
     def _system(self, system: str) -> int:
         if not system:

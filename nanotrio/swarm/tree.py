@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import cbor2
 import msgspec
@@ -16,19 +16,21 @@ from ..messages import clean_text
 from ..models import Model
 from ..records import MailArrived, Profile, Spawned
 from ..session import Session
-from ..tools import SPAWNING, ChildSpec, Tool, tighter
+from ..tools import SPAWNING, ChildSpec, Tool, permission_mode, tighter
 from ..turn import Submit
 from .events import AgentSpawned
 from .mailroom import deliver
 from .node import Node
 from .result import check_result
-from .runtime import Runtime
+from .runtime import Kind, Runtime
 from .waiting import status_of
 
 __all__ = ["SwarmTree", "make_node", "profile_seq"]
 
 _MAX_NAME_CHARACTERS = 40
 _MAX_LISTED = 200
+MAX_KINDS = 1_000
+"""Kinds of agents that are remembered; more only costs time."""
 
 
 class SwarmTree:
@@ -226,7 +228,7 @@ def check_spawn(runtime: Runtime, parent: Node | None, prompt: str, name: str, p
 
 
 def spawn_nowait(
-    runtime: Runtime, parent: Node | None, prompt: str, name: str, profile: Profile, *, uuid: str = ""
+    runtime: Runtime, parent: Node | None, prompt: str, name: str, profile: Profile, session_id: str = ""
 ) -> Node:
     """Make an agent that was checked, with its first mail, within the open group, and queue it for a slot."""
     agent = runtime.next_agent
@@ -242,7 +244,7 @@ def spawn_nowait(
         depth=parent.session.depth + 1 if parent else 0,
         name=f"{stem}.{agent}",
         profile=seq,
-        uuid="" if parent else uuid or str(uuid4()),
+        uuid="" if parent else session_id or str(uuid.uuid4()),
     )
     runtime.record(node, (spawned, MailArrived("prompt", parent.id if parent else 0, prompt, "")))
     node.ledger.owner = session.name
@@ -269,41 +271,50 @@ def make_node(runtime: Runtime, session: Session, parent: Node | None, profile: 
     Raises:
         UnknownToolError: the profile names a tool that is not registered with the swarm.
     """
-    limits = session.limits or profile.limits
-    budget = limits.budget_nano
-    if parent is not None:
-        limits = msgspec.structs.replace(limits.within(parent.limits), budget_nano=budget)
-        mode = tighter(profile.permission_mode, parent.profile.permission_mode)  # type: ignore[arg-type]
-        if mode != profile.permission_mode:
-            profile = msgspec.structs.replace(profile, permission_mode=mode)
-    depth = parent.session.depth + 1 if parent else 0
-    may_spawn = depth < min(limits.max_depth, HARD_MAX_DEPTH)
-    tools: dict[str, Tool] = {}
-    for name in profile.tools:
-        if name not in runtime.tools:
-            raise UnknownToolError(
-                f"{session.name or 'the agent'} uses the tool {name!r}, which is not registered; "
-                "pass it in open_swarm(tools=[...])"
-            )
-        if may_spawn or name not in SPAWNING:
-            tools[name] = runtime.tools[name]
-    ledger = Ledger(session.name, budget, parent.ledger if parent else None)
-    node = Node(
-        session,
-        parent,
-        profile,
-        limits,
-        ledger,
-        runtime.model(profile.model),
-        tools,
-        may_spawn=may_spawn and not SPAWNING.isdisjoint(tools),
-    )
+    kind = _kind(runtime, parent, profile, session.limits, session.name)
+    limits = kind.limits
+    ledger = Ledger(session.name, limits.budget_nano, parent.ledger if parent else None)
+    node = Node(session, parent, kind.profile, limits, ledger, kind.model, kind.tools, may_spawn=kind.may_spawn)
     runtime.nodes[session.agent] = node
     if parent is not None:
         if parent.children is None:
             parent.children = []
         parent.children.append(node)
     return node
+
+
+def _kind(runtime: Runtime, parent: Node | None, profile: Profile, own: Limits | None, name: str) -> Kind:
+    """Return what a profile comes to below ``parent``, where ``own`` limits were set in flight, if they were."""
+    depth = parent.session.depth + 1 if parent else 0
+    above = parent.limits if parent else None
+    mode = parent.profile.permission_mode if parent else profile.permission_mode
+    wanted = own or profile.limits
+    may_spawn = depth < min(wanted.max_depth, HARD_MAX_DEPTH, above.max_depth if above else HARD_MAX_DEPTH)
+    key = (profile, own, above, mode, may_spawn)
+    kind = runtime.kinds.get(key)
+    if kind is not None:
+        return kind
+    limits = wanted if above is None else msgspec.structs.replace(wanted.within(above), budget_nano=wanted.budget_nano)
+    tighter_mode = tighter(permission_mode(profile.permission_mode), permission_mode(mode))
+    tools: dict[str, Tool] = {}
+    for each in profile.tools:
+        if each not in runtime.tools:
+            raise UnknownToolError(
+                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; pass it in open_swarm(tools=[...])"
+            )
+        if may_spawn or each not in SPAWNING:
+            tools[each] = runtime.tools[each]
+    kind = Kind(
+        msgspec.structs.replace(profile, permission_mode=tighter_mode),
+        limits,
+        runtime.model(profile.model),
+        tools,
+        may_spawn and not SPAWNING.isdisjoint(tools),
+    )
+    if len(runtime.kinds) >= MAX_KINDS:
+        runtime.kinds.clear()
+    runtime.kinds[key] = kind
+    return kind
 
 
 def find(runtime: Runtime, address: Any) -> Node | None:
