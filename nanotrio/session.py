@@ -228,6 +228,7 @@ class Session(msgspec.Struct):
             updated_us=self.updated_us,
             uuid=self.uuid,
             task=self.task,
+            profile=self.profile,
         )
 
     def report(self) -> tuple[Usage, int, int, int]:

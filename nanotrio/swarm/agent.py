@@ -202,13 +202,26 @@ class Agent:
         """
         if budget_usd is not None and budget_usd < 0:
             raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
-        node = self._node
         budget = None if budget_usd is None else nano_usd(budget_usd)
-        node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)
-        node.ledger.cap = budget
-        self._runtime.record(node, (LimitsSet(node.limits),))
-        admit_next(self._runtime, node)
+        self._node.ledger.cap = budget
+        self._set_limits(msgspec.structs.replace(self._node.limits, budget_nano=budget))
+        admit_next(self._runtime, self._node)
         await self._runtime.journal.durable(self._runtime.append())
+
+    async def set_max_steps(self, max_steps: int) -> None:
+        """Set how many model calls a turn of the agent may have; it holds from the next call on.
+
+        Raises:
+            UsageError: the number is below 1.
+        """
+        if max_steps < 1:
+            raise UsageError(f"a bound of {max_steps} steps; give a number above 0")
+        self._set_limits(msgspec.structs.replace(self._node.limits, max_steps=max_steps))
+        await self._runtime.journal.durable(self._runtime.append())
+
+    def _set_limits(self, limits: Limits) -> None:
+        self._node.limits = limits
+        self._runtime.record(self._node, (LimitsSet(limits),))
 
     def view(self) -> AgentView:
         """Return the agent as it stands."""
@@ -244,4 +257,7 @@ def view_of(node: Node) -> AgentView:
         uuid=session.uuid,
         created_us=session.created_us,
         updated_us=session.updated_us,
+        directory=node.profile.directory,
+        permission_mode=node.profile.permission_mode,
+        tools=node.profile.tools,
     )

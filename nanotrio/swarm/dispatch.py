@@ -141,9 +141,10 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
     approve = runtime.settings.approve
     if isinstance(verdict, Ask) and approve is not None:
         runtime.append()
-        if await approve(Approval(node.id, node.name, job.call, verdict.text)):
+        answer = await approve(Approval(node.id, node.name, job.call, verdict.text))
+        if answer:
             verdict = Allow()
-        else:
+        elif answer is not None:
             verdict = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
     verdict = without_person(verdict)
     if isinstance(verdict, Deny):

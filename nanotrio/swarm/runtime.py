@@ -48,7 +48,8 @@ class Approval(msgspec.Struct, frozen=True):
     reason: str
 
 
-Approver: TypeAlias = Callable[[Approval], Awaitable[bool]]
+Approver: TypeAlias = Callable[[Approval], Awaitable[bool | None]]
+"""Answers for a person; None where nobody can be asked, which denies the call and tells the model so."""
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -324,7 +324,7 @@ def _positive(value: float, what: str) -> float:
     return value
 
 
-def view_of_head(head: Head, *, owned: bool, depth: int = 0) -> AgentView:
+def view_of_head(head: Head, *, owned: bool, depth: int = 0, profile: Profile | None = None) -> AgentView:
     """Return a head as a value; an unfinished agent of a store that nobody owns is ``interrupted``."""
     return AgentView(
         id=head.agent,
@@ -345,4 +345,7 @@ def view_of_head(head: Head, *, owned: bool, depth: int = 0) -> AgentView:
         uuid=head.uuid,
         created_us=head.created_us,
         updated_us=head.updated_us,
+        directory=profile.directory if profile else "",
+        permission_mode=profile.permission_mode if profile else "",
+        tools=profile.tools if profile else (),
     )
