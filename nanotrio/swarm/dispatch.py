@@ -218,7 +218,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
         agent=node.id,
         call_id=call.id,
         directory=runtime.path(node.profile.directory),
-        environment=settings.process_environment,
+        environment=runtime.process_environment,
         limits=node.limits,
         output_directory=settings.output_directory,
         processes=node.processes,

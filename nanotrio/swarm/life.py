@@ -109,7 +109,9 @@ async def _live(runtime: Runtime, node: Node) -> bool:
             node.waiting_for = "a slot"
             await runtime.slots.acquire(node)
             node.waiting_for = ""
-        if runtime.journal.is_full:
+        if runtime.settings.durability == "sync":
+            await runtime.journal.durable(runtime.append())
+        elif runtime.journal.is_full:
             runtime.append()
             await runtime.journal.room()
         decision = advance(session, node.limits)

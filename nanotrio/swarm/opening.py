@@ -54,8 +54,6 @@ __all__ = ["open_swarm"]
 FLUSH_SECONDS = 10.0
 """How long leaving the block may take to write what is queued."""
 
-PROVIDER_KEYS = frozenset(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
-
 _log = logging.getLogger("nanotrio")
 
 
@@ -106,7 +104,6 @@ async def open_swarm(
         StoreOwnedError: another live process owns the store; nothing was written.
         StoreError: the store cannot be used, or was lost meanwhile.
     """
-    env = dict(os.environ if environment is None else environment)
     opened = await _open(store, fsync=fsync)
     try:
         settings = Settings(
@@ -114,8 +111,7 @@ async def open_swarm(
             system=system,
             tools=(),
             limits=limits or Limits(),
-            environment=env,
-            process_environment={name: value for name, value in env.items() if name not in PROVIDER_KEYS},
+            environment=dict(os.environ if environment is None else environment),
             directory=_directory(directory),
             output_directory=opened.output_directory,
             permission_mode=check_mode(permission_mode),
@@ -125,22 +121,29 @@ async def open_swarm(
             approve=approve,
             token=opened.token,
         )
-        runtime = await _prepare(opened.store, settings, model, tools, takeover=takeover, max_active=max_active)
-        swarm = Swarm(runtime)
-        error: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            closing = trio.Event()
-            await nursery.start(_run, runtime, closing, nursery.cancel_scope)
-            try:
-                yield swarm
-                await _idle(runtime)
-            except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
-                error = raised
-            await _wind_down(runtime, closing, is_interrupted=error is not None)
-        await _finish(runtime, error)
+        runtime = _prepare(opened.store, settings, model, tools, max_active)
+        await _become_owner(runtime, takeover=takeover)
+        async with _running(runtime) as swarm:
+            yield swarm
     finally:
         with trio.CancelScope(shield=True):
             await opened.store.aclose()
+
+
+@asynccontextmanager
+async def _running(runtime: Runtime) -> AsyncIterator[Swarm]:
+    """Run the agents while the block is, and end them as it ends."""
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        closing = trio.Event()
+        await nursery.start(_run, runtime, closing, nursery.cancel_scope)
+        try:
+            yield Swarm(runtime)
+            await _idle(runtime)
+        except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
+            error = raised
+        await _wind_down(runtime, closing, is_interrupted=error is not None)
+    await _finish(runtime, error)
 
 
 class _Opened(msgspec.Struct, frozen=True):
@@ -169,26 +172,17 @@ def _directory(directory: Path | str | None) -> Path:
     return path
 
 
-async def _prepare(
+def _prepare(
     store: Store,
     settings: Settings,
     model: str | Model | None,
     tools: Sequence[Tool | Callable[..., Any]],
-    *,
-    takeover: bool,
     max_active: int,
 ) -> Runtime:
-    """Become the store's writer and read what is unfinished in it."""
-    tenure = await store.acquire(this_process(), takeover=takeover)
-    tail, heads = await tail_heads(store, tenure.heads_seq)
+    """Check all that was given, before anything is written."""
+    if max_active < 1:
+        raise UsageError(f"max_active is {max_active}; at least one agent must be able to work")
     runtime = Runtime(settings, store, max_active)
-    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
-    runtime.burst = Burst(runtime.journal)
-    runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
-    runtime.cold = heads | {head.agent: head for head in await read_heads(store, heads, unfinished=True)}
-    runtime.deadlines = Deadlines(runtime)
-    runtime.tree = SwarmTree(runtime)
-    runtime.run_agent = partial(run_agent, runtime)
     given: list[Tool | Callable[..., Any]] = [*tools, *TREE_TOOLS]
     names = tuple(dict.fromkeys([register_tool(runtime, each) for each in given]))
     if model is not None and not isinstance(model, str):
@@ -196,6 +190,20 @@ async def _prepare(
     default = runtime.model(model) if isinstance(model, str) else model
     runtime.settings = msgspec.structs.replace(settings, tools=names, model=default)
     return runtime
+
+
+async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
+    """Become the store's writer and read what is unfinished in it."""
+    store = runtime.store
+    tenure = await store.acquire(this_process(), takeover=takeover)
+    tail, heads = await tail_heads(store, tenure.heads_seq)
+    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
+    runtime.burst = Burst(runtime.journal)
+    runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
+    runtime.cold = heads | {head.agent: head for head in await read_heads(store, heads, unfinished=True)}
+    runtime.deadlines = Deadlines(runtime)
+    runtime.tree = SwarmTree(runtime)
+    runtime.run_agent = partial(run_agent, runtime)
 
 
 @trio.lowlevel.enable_ki_protection

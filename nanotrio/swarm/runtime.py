@@ -39,6 +39,10 @@ __all__ = ["Approval", "Approver", "Durability", "Kind", "Runtime", "Settings"]
 Durability: TypeAlias = Literal["effects", "async", "sync"]
 
 
+PROVIDER_KEYS = frozenset(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
+"""Not handed to processes."""
+
+
 class Approval(msgspec.Struct, frozen=True):
     """A call that a person is asked about."""
 
@@ -61,8 +65,6 @@ class Settings(msgspec.Struct, frozen=True):
     """Given to an agent unless its own are named."""
     limits: Limits
     environment: Mapping[str, str]
-    process_environment: Mapping[str, str]
-    """The environment without provider keys: what processes inherit."""
     directory: Path
     output_directory: Path
     permission_mode: PermissionMode
@@ -118,6 +120,10 @@ class Runtime:
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
+        self.process_environment = {
+            name: value for name, value in settings.environment.items() if name not in PROVIDER_KEYS
+        }
+        """What processes inherit."""
         self.redactor = Redactor(settings.environment)
         self.client: Client | None = None
         self.paths: dict[str, Path] = {}
