@@ -209,9 +209,8 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
-    settings = runtime.settings
     if node.processes is None:
-        node.processes = AgentProcesses(settings.token, node.id)
+        node.processes = AgentProcesses(runtime.token, node.id)
     if node.tool_state is None:
         node.tool_state = {}
     return ToolContext(
@@ -220,7 +219,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
         directory=runtime.path(node.profile.directory),
         environment=runtime.process_environment,
         limits=node.limits,
-        output_directory=settings.output_directory,
+        output_directory=runtime.output_directory,
         processes=node.processes,
         idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
         tree=runtime.tree,

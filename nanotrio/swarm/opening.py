@@ -45,7 +45,7 @@ from .events import StoreTroubled
 from .life import run_agent
 from .mailroom import Waiter
 from .recovery import read_heads, tail_heads
-from .runtime import Approver, Durability, Runtime, Settings
+from .runtime import Approver, Durability, Permissions, Runtime, Settings
 from .swarm import Swarm, register_tool
 from .tree import SwarmTree
 
@@ -86,8 +86,8 @@ async def open_swarm(
         limits: of roots; a child's are the least of its own and its parent's.
         max_active: agents that may work at once; those that wait for a child, mail or money do not count.
         takeover: take the store over from a live owner, which then can write nothing more.
-        durability: ``"effects"``: the intent of an outside effect is durable before it happens. ``"async"``: it need
-            not be, so a crash may leave an effect the model is not told of. ``"sync"``: every step is durable.
+        durability: ``"effects"``: the intent of an outside effect is durable first. ``"async"``: it need not be, so a
+            crash may leave an effect the model is not told of. ``"sync"``: every step is.
         fsync: survive a loss of power too, not only of the process.
         environment: what models and tools see in place of ``os.environ``. Provider keys are not handed to processes.
         directory: where agents work; the current directory by default.
@@ -100,9 +100,8 @@ async def open_swarm(
     a cancel interrupts the agents: nothing final is written, and ``resume`` goes on from there.
 
     Raises:
-        UsageError: a value that cannot be used.
-        StoreOwnedError: another live process owns the store; nothing was written.
-        StoreError: the store cannot be used, or was lost meanwhile.
+        UsageError: a value that cannot be used; nothing was written.
+        StoreError: the store cannot be used, has a live owner (``StoreOwnedError``), or was lost meanwhile.
     """
     opened = await _open(store, fsync=fsync)
     try:
@@ -113,15 +112,11 @@ async def open_swarm(
             limits=limits or Limits(),
             environment=dict(os.environ if environment is None else environment),
             directory=_directory(directory),
-            output_directory=opened.output_directory,
-            permission_mode=check_mode(permission_mode),
-            allowed_tools=rule_names(allowed_tools),
-            denied_tools=rule_names(denied_tools),
+            permissions=Permissions(check_mode(permission_mode), rule_names(allowed_tools), rule_names(denied_tools)),
             durability=durability,
             approve=approve,
-            token=opened.token,
         )
-        runtime = _prepare(opened.store, settings, model, tools, max_active)
+        runtime = _prepare(opened, settings, model, tools, max_active)
         await _become_owner(runtime, takeover=takeover)
         async with _running(runtime) as swarm:
             yield swarm
@@ -173,7 +168,7 @@ def _directory(directory: Path | str | None) -> Path:
 
 
 def _prepare(
-    store: Store,
+    opened: _Opened,
     settings: Settings,
     model: str | Model | None,
     tools: Sequence[Tool | Callable[..., Any]],
@@ -182,7 +177,7 @@ def _prepare(
     """Check all that was given, before anything is written."""
     if max_active < 1:
         raise UsageError(f"max_active is {max_active}; at least one agent must be able to work")
-    runtime = Runtime(settings, store, max_active)
+    runtime = Runtime(settings, opened.store, max_active, opened.token, opened.output_directory)
     given: list[Tool | Callable[..., Any]] = [*tools, *TREE_TOOLS]
     names = tuple(dict.fromkeys([register_tool(runtime, each) for each in given]))
     if model is not None and not isinstance(model, str):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .mailroom import Waiter
     from .tree import SwarmTree
 
-__all__ = ["Approval", "Approver", "Durability", "Kind", "Runtime", "Settings"]
+__all__ = ["Approval", "Approver", "Durability", "Kind", "Permissions", "Runtime", "Settings"]
 
 Durability: TypeAlias = Literal["effects", "async", "sync"]
 
@@ -56,6 +56,14 @@ Approver: TypeAlias = Callable[[Approval], Awaitable[bool | None]]
 """Answers for a person; None where nobody can be asked, which denies the call and tells the model so."""
 
 
+class Permissions(msgspec.Struct, frozen=True):
+    """The rules of roots; a child's are never looser."""
+
+    mode: PermissionMode
+    allowed_tools: tuple[str, ...]
+    denied_tools: tuple[str, ...]
+
+
 class Settings(msgspec.Struct, frozen=True):
     """What a swarm was opened with; what a spawn does not say is taken from here."""
 
@@ -66,14 +74,9 @@ class Settings(msgspec.Struct, frozen=True):
     limits: Limits
     environment: Mapping[str, str]
     directory: Path
-    output_directory: Path
-    permission_mode: PermissionMode
-    allowed_tools: tuple[str, ...]
-    denied_tools: tuple[str, ...]
+    permissions: Permissions
     durability: Durability
     approve: Approver | None
-    token: str
-    """Marks the processes of this swarm's agents; the same for every owner of the store."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -95,7 +98,7 @@ class Runtime:
     tree: SwarmTree
     run_agent: Callable[[Node], Awaitable[None]]
 
-    def __init__(self, settings: Settings, store: Store, max_active: int) -> None:
+    def __init__(self, settings: Settings, store: Store, max_active: int, token: str, output_directory: Path) -> None:
         self.settings = settings
         self.store = store
         self.tools: dict[str, Tool] = {}
@@ -120,6 +123,9 @@ class Runtime:
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
+        self.token = token
+        """Marks the processes of this swarm's agents; the same for every owner of the store."""
+        self.output_directory = output_directory
         self.process_environment = {
             name: value for name, value in settings.environment.items() if name not in PROVIDER_KEYS
         }
