@@ -124,15 +124,18 @@ async def open_swarm(
 async def _running(runtime: Runtime) -> AsyncIterator[Swarm]:
     """Run the agents while the block is, and end them as it ends."""
     error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        closing = trio.Event()
-        await nursery.start(_run, runtime, closing, nursery.cancel_scope)
-        try:
-            yield Swarm(runtime)
-            await _idle(runtime)
-        except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
-            error = raised
-        await _wind_down(runtime, closing, is_interrupted=error is not None)
+    try:
+        async with trio.open_nursery() as nursery:
+            closing = trio.Event()
+            await nursery.start(_run, runtime, closing, nursery.cancel_scope)
+            try:
+                yield Swarm(runtime)
+                await _idle(runtime)
+            except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
+                error = raised
+            await _wind_down(runtime, closing, is_interrupted=error is not None)
+    except BaseExceptionGroup as crash:  # nanotrio's own fault: what was appended is still written
+        error = crash
     await _finish(runtime, error)
 
 
@@ -256,8 +259,6 @@ async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: b
     runtime.is_closing = True
     with trio.CancelScope(shield=True):
         tops = [node for node in runtime.nodes.values() if node.parent is None]
-        if is_interrupted and runtime.fatal is None and runtime.roots is None:
-            return
         if is_interrupted:
             await end_trees(runtime, tops, "interrupted", "the swarm was left")
         else:
