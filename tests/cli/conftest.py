@@ -27,6 +27,7 @@ RULES = [
     {"text": "^endless", "calls": [{"name": "list_agents", "arguments": {}}]},
     {"task": "^endless", "calls": [{"name": "list_agents", "arguments": {}}]},
     {"text": "^odd", "reply": "a\u2028b \u202e\x1b]0;title\x07 caf\u00e9"},
+    {"text": "kid.3 cancelled", "reply": "too late", "latency_seconds": 30},
     {"text": "^broken", "error": {"kind": "rejected", "message": "no such thing"}},
     {"result": ".", "reply": "the tool said: ${last}"},
     {"reply": "you said: ${last}"},
