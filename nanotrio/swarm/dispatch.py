@@ -60,9 +60,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         job = _vet(runtime, node, call)
         if job is None:
             continue
-        if not job.tool.inline:
-            jobs.append(job)
-        elif _run_inline(runtime, node, job):
+        if not job.tool.inline or _run_inline(runtime, node, job):
             jobs.append(job)
     if not jobs:
         return
@@ -183,7 +181,7 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
         return ToolOutput(str(error), True)
     except NanotrioError as error:
         return ToolOutput(f"{name} failed: {error}", True)
-    except BaseException as error:  # noqa: BLE001 - a tool may raise anything, and the model is told
+    except BaseException as error:
         if isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled):
             raise
         return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
@@ -231,6 +229,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
 
 
 def _answer(runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = "") -> None:
+    content = runtime.redactor.text(content)
     runtime.absorb(node, ToolReturned(call.id, content, is_error, mistake))
     if runtime.watchers.count:
         runtime.emit(node, ToolFinished(node.id, node.name, call, ToolResult(call.id, content, is_error)))

@@ -38,6 +38,7 @@ from ..stores import MemoryStore, Store, open_store, parse_url, this_process
 from ..tools import TREE_TOOLS, Tool, reap_all, rule_names
 from ..tools import permission_mode as check_mode
 from .burst import Burst
+from .collector import tuned_collector
 from .deadlines import Deadlines
 from .ending import end_trees
 from .events import StoreTroubled
@@ -93,6 +94,8 @@ async def open_swarm(
         environment: what models and tools see in place of ``os.environ``. Provider keys are not handed to processes.
         directory: where agents work; the current directory by default.
         permission_mode: ``manual``, ``acceptEdits``, ``plan`` or ``bypassPermissions``.
+        allowed_tools: names of tools that need not be asked for in ``manual`` mode.
+        denied_tools: names of tools that no agent may use.
         approve: asked in ``manual`` mode before a tool with an effect runs; without it such calls are denied.
 
     Leaving the block normally waits until every root is idle, then flushes and closes. Leaving it by an exception or
@@ -131,7 +134,7 @@ async def open_swarm(
             try:
                 yield swarm
                 await _idle(runtime)
-            except BaseException as raised:  # noqa: BLE001 - it is raised again once the agents are gone
+            except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
                 error = raised
             await _wind_down(runtime, closing, is_interrupted=error is not None)
         await _finish(runtime, error)
@@ -200,7 +203,7 @@ async def _run(
     runtime: Runtime, closing: trio.Event, block: trio.CancelScope, *, task_status: trio.TaskStatus[None]
 ) -> None:
     """Hold the agents and what they stand on, until the block is left and every agent is gone."""
-    with trio.CancelScope(shield=True):
+    with tuned_collector(), trio.CancelScope(shield=True):
         async with trio.open_nursery() as services:
             await services.start(runtime.journal.run)
             services.start_soon(runtime.pump.run)

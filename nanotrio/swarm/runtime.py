@@ -15,6 +15,7 @@ from ..limits import Limits
 from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
 from ..records import Fact, Head, Profile
+from ..redactor import Redactor
 from ..tools import PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
@@ -117,6 +118,7 @@ class Runtime:
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
+        self.redactor = Redactor(settings.environment)
         self.client: Client | None = None
         self.paths: dict[str, Path] = {}
         self.kinds: dict[tuple[object, ...], Kind] = {}
@@ -149,7 +151,7 @@ class Runtime:
         model = self.models.get(name)
         if model is None:
             if self.client is None and not name.startswith("scripted"):
-                from ..models.transport import make_client  # noqa: PLC0415 - httpx costs 80 ms to import
+                from ..models.transport import make_client
 
                 self.client = make_client(self.settings.environment)
             model = self.models[name] = open_model(name, environment=self.settings.environment, client=self.client)
@@ -158,7 +160,7 @@ class Runtime:
     def close_client(self) -> None:
         """Close the connections to model servers."""
         if self.client is not None:
-            from ..models.transport import close_client  # noqa: PLC0415 - as above
+            from ..models.transport import close_client
 
             close_client(self.client)
 
