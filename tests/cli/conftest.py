@@ -26,7 +26,7 @@ RULES = [
     {"text": "^submit", "calls": [{"name": "submit_result", "arguments": {"result": {"answer": 42}}}]},
     {"text": "^endless", "calls": [{"name": "list_agents", "arguments": {}}]},
     {"task": "^endless", "calls": [{"name": "list_agents", "arguments": {}}]},
-    {"text": "^odd", "reply": "a\u2028b \u202e\x1b]0;title\x07 caf\u00e9"},
+    {"text": "^odd", "reply": "a\u2028b \u202e\x1b]0;title\x07 tea\u00e9"},
     {"text": "kid.3 cancelled", "reply": "too late", "latency_seconds": 30},
     {"text": "^broken", "error": {"kind": "rejected", "message": "no such thing"}},
     {"result": ".", "reply": "the tool said: ${last}"},

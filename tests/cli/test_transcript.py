@@ -53,8 +53,8 @@ def test_an_answer_with_a_hole_is_shown_again() -> None:
 def test_a_second_try_starts_over() -> None:
     again = AttemptRetried(ROOT, "agent.1", "the stream was cut", 1.0)
 
-    assert shown(delta("half an ans"), again, delta("whole"), replied("whole")) == (
-        "half an ans\nagent.1 tries again in 1.0 s: the stream was cut\nwhole\n"
+    assert shown(delta("half of"), again, delta("whole"), replied("whole")) == (
+        "half of\nagent.1 tries again in 1.0 s: the stream was cut\nwhole\n"
     )
 
 
