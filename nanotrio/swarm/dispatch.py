@@ -70,7 +70,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
     seq = runtime.append()
     if effects and runtime.settings.durability != "async":
-        await runtime.journal.durable(seq)
+        await runtime.durable(seq)
     if len(jobs) == 1:
         await _run(runtime, node, jobs[0])
     elif jobs:
@@ -209,18 +209,17 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
-    settings = runtime.settings
     if node.processes is None:
-        node.processes = AgentProcesses(settings.token, node.id)
+        node.processes = AgentProcesses(runtime.token, node.id)
     if node.tool_state is None:
         node.tool_state = {}
     return ToolContext(
         agent=node.id,
         call_id=call.id,
         directory=runtime.path(node.profile.directory),
-        environment=settings.process_environment,
+        environment=runtime.process_environment,
         limits=node.limits,
-        output_directory=settings.output_directory,
+        output_directory=runtime.output_directory,
         processes=node.processes,
         idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
         tree=runtime.tree,

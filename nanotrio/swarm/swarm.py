@@ -140,8 +140,8 @@ class Swarm:
             directory=_directory(directory) or (above.directory if above else str(settings.directory)),
             permission_mode=self._mode(permission_mode, above),
             result_schema=schema_of(result_type),
-            denied_tools=above.denied_tools if above else settings.denied_tools,
-            allowed_tools=above.allowed_tools if above else settings.allowed_tools,
+            denied_tools=above.denied_tools if above else settings.permissions.denied_tools,
+            allowed_tools=above.allowed_tools if above else settings.permissions.allowed_tools,
         )
         check_room(runtime, parent, len(prompts))
         cleaned = [check_spawn(runtime, parent, prompt, name, profile) for prompt in prompts]
@@ -168,7 +168,7 @@ class Swarm:
         return name
 
     def _mode(self, mode: str | None, above: Profile | None) -> str:
-        wanted = permission_mode(mode or self._runtime.settings.permission_mode)
+        wanted = permission_mode(mode or self._runtime.settings.permissions.mode)
         return wanted if above is None else tighter(wanted, permission_mode(above.permission_mode))
 
     def _tool_names(
@@ -257,7 +257,7 @@ class Swarm:
 
     async def leftovers(self) -> list[Leftover]:
         """Return processes that a former owner's agents left running when it was killed."""
-        return await find_leftovers(self._runtime.settings.token)
+        return await find_leftovers(self._runtime.token)
 
     def statistics(self) -> SwarmStatistics:
         """Return counts; does not checkpoint."""
