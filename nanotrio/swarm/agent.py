@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -21,6 +22,7 @@ from .life import outcome_of
 from .mailroom import deliver, return_unread, wait_for
 from .node import Node
 from .outcome import AgentView, Outcome
+from .tree import check_budget
 
 if TYPE_CHECKING:
     from .swarm import Swarm
@@ -199,11 +201,15 @@ class Agent:
         """Set the agent's cap, in dollars over its whole life with its descendants; it holds from the next call on.
 
         Raises:
-            UsageError: the amount is negative.
+            UsageError: the amount is negative, or the price of a model below is unknown.
+            ClosedError: the swarm is closing.
         """
-        if budget_usd is not None and budget_usd < 0:
+        if budget_usd is not None and not 0 <= budget_usd < math.inf:
             raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
+        self._swarm._check_open()  # noqa: SLF001
         node = self._node
+        for each in node.subtree() if budget_usd is not None else ():
+            check_budget(None, each.model, each.name, 0)
         budget = None if budget_usd is None else nano_usd(budget_usd)
         node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)
         node.ledger.cap = budget

@@ -37,8 +37,11 @@ def names_of_unfinished(node: Node) -> tuple[str, ...]:
 
 
 async def end_children(runtime: Runtime, node: Node, reason: str) -> tuple[str, ...]:
-    """End all unfinished descendants of ``node`` as cancelled; return what remains."""
-    return await end_trees(runtime, [child for child in node.children or () if child.is_counted], "cancelled", reason)
+    """End all unfinished descendants of ``node`` as cancelled; return what remains. Their ends are no mail to it."""
+    children = [child for child in node.children or () if child.is_counted]
+    for child in children:
+        child.is_told = True
+    return await end_trees(runtime, children, "cancelled", reason)
 
 
 async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason: str) -> tuple[str, ...]:
@@ -58,11 +61,15 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
     if not nodes:
         await trio.lowlevel.checkpoint()
         return ()
+    from .life import give_up  # noqa: PLC0415 - life performs ends, and ends close what life cannot
+
     seconds = max(node.limits.max_reap_seconds for node in tops)
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         await _cancel(runtime, nodes)
         await _gone(nodes)
-    remaining = [f"{node.name} (its task does not end)" for node in nodes if node.has_task]
+    left = [node for node in nodes if node.has_task]
+    give_up(runtime, left)
+    remaining = [f"{node.name} (its task does not end)" for node in left]
     processes = [node.processes for node in nodes if node.processes is not None]
     if processes:
         with trio.CancelScope(shield=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -21,11 +22,11 @@ from ..turn import Submit
 from .events import AgentSpawned
 from .mailroom import deliver
 from .node import Node
-from .result import check_result
+from .result import check_result, check_schema
 from .runtime import Kind, Runtime
 from .waiting import status_of
 
-__all__ = ["SwarmTree", "make_node", "profile_seq"]
+__all__ = ["SwarmTree", "check_budget", "make_node", "profile_seq"]
 
 _MAX_NAME_CHARACTERS = 40
 _MAX_LISTED = 200
@@ -47,7 +48,7 @@ class SwarmTree:
         profiles: dict[tuple[object, ...], Profile] = {}
         plans = []
         for spec in specs:
-            schema = "" if spec.result_schema is None else msgspec.json.encode(spec.result_schema).decode()
+            schema = "" if spec.result_schema is None else check_schema(json.dumps(spec.result_schema))
             key = (
                 spec.model,
                 tuple(spec.tools or ()),
