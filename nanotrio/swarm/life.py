@@ -178,6 +178,7 @@ async def _wait_for_news(runtime: Runtime, node: Node) -> None:
     node.waiting_for = "its children"
     try:
         await parked.wait()
+        await trio.lowlevel.checkpoint()  # whoever ends in the same pass is told of in the same turn
     finally:
         node.parked = None
         node.waiting_for = ""

@@ -30,6 +30,7 @@ __all__ = ["SwarmTree", "check_budget", "make_node", "profile_seq"]
 
 _MAX_NAME_CHARACTERS = 40
 _MAX_LISTED = 200
+_MAX_DIGITS = 18
 MAX_KINDS = 1_000
 """Kinds of agents that are remembered; more only costs time."""
 
@@ -102,7 +103,7 @@ class SwarmTree:
         if address == "parent" and node.parent is not None:
             return node.parent.id
         number = address.rpartition(".")[2]
-        if number.isdecimal():
+        if number.isdecimal() and len(number) <= _MAX_DIGITS:
             found = self._runtime.nodes.get(int(number))
             if found is not None and found.root is node.root and address in (found.name, number):
                 return int(found.id)
@@ -323,7 +324,7 @@ def find(runtime: Runtime, address: Any) -> Node | None:
     if isinstance(address, int):
         return runtime.nodes.get(address)
     number = str(address).rpartition(".")[2]
-    if number.isdecimal():
+    if number.isdecimal() and len(number) <= _MAX_DIGITS:
         node = runtime.nodes.get(int(number))
         return node if node is not None and address in (node.name, number) else None
     named = [
