@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any, Literal, TypeAlias, assert_never
 
 import trio
 
@@ -39,38 +39,46 @@ from .runtime import Runtime
 
 _log = logging.getLogger("nanotrio")
 
+_CameTo: TypeAlias = Literal["nursery", "settled", "sealed"]
+"""A nursery is needed first; nothing is left to do; the subtree was sealed."""
+
 __all__ = ["close_unstarted", "give_up", "outcome_of", "run_agent", "settle"]
 
 
 @trio.lowlevel.enable_ki_protection
 async def run_agent(runtime: Runtime, node: Node) -> None:
     """Run the agent until it has nothing left to do, or its subtree is sealed."""
-    again = True
-    while again or node.to_start:
+    came_to: _CameTo = "nursery"
+    while came_to == "nursery":
         if node.may_spawn or node.to_start:
             async with trio.open_nursery() as nursery:
                 node.nursery = nursery
                 for child in node.to_start or ():
                     nursery.start_soon(runtime.run_agent, child, name=child.name)
                 node.to_start = None
-                again = await _own_work(runtime, node)
+                came_to = await _own_work(runtime, node)
                 if node.nursery is nursery:
                     node.nursery = None
         else:
-            again = await _own_work(runtime, node)
-    if node.sealed and node.has_task:
+            came_to = await _own_work(runtime, node)
+        if came_to == "sealed" and node.to_start:
+            came_to = "nursery"  # they count as started, so only a task can end them
+    if came_to == "sealed":
         _end_sealed(runtime, node)
 
 
-async def _own_work(runtime: Runtime, node: Node) -> bool:
-    """Do the agent's own work; return whether a nursery is needed first."""
+async def _own_work(runtime: Runtime, node: Node) -> _CameTo:
+    """Do the agent's own work; return what it came to.
+
+    A node that settled may have another task by the time this one has ended, so what it holds then is not asked.
+    """
     while _goes_on(node):
         needs_nursery = False
         with trio.CancelScope() as scope:
             node.scope = scope
             needs_nursery = await _live_on(runtime, node)
         if not scope.cancelled_caught:
-            return needs_nursery
+            return "nursery" if needs_nursery else "settled"
         node.scope = None
         runtime.append()
         if node.stop is not None and _goes_on(node):
@@ -84,7 +92,7 @@ async def _own_work(runtime: Runtime, node: Node) -> bool:
     if node.sealed == "cancelled":
         _close(runtime, node)
         runtime.append()
-    return False
+    return "sealed"
 
 
 def _goes_on(node: Node) -> bool:
