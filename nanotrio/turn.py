@@ -185,7 +185,8 @@ def advance(session: Session, limits: Limits) -> Decision:
     if turn is None:
         if not session.unread or session.status == "closed":
             return _IDLE
-        return Decision((TurnStarted(session.turns + 1, session.last_seq),), _ASK)
+        begin = TurnStarted(session.turns + 1, session.last_seq)
+        return Decision((begin,), _spent(session, limits, begin.turn) or _ASK)
     if turn.calls:
         return Decision((), RunTools(tuple([call.call for call in turn.calls if call.result is None])))
     end = _end_of(session, turn, limits)
@@ -219,7 +220,12 @@ def _end_of(session: Session, turn: Turn, limits: Limits) -> EndTurn | None:
         return EndTurn("failed", f"max_steps of {session.name} reached ({limits.max_steps} model calls in one turn)")
     if turn.tool_calls > limits.max_tool_calls:
         return EndTurn("failed", f"max_tool_calls of {session.name} reached ({limits.max_tool_calls} in one turn)")
-    if session.turns > limits.max_turns:
+    return _spent(session, limits, turn.number)
+
+
+def _spent(session: Session, limits: Limits, turn: int) -> EndTurn | None:
+    """Return how a turn ends for what was used up over the agent's life, if it does."""
+    if turn > limits.max_turns:
         return EndTurn("failed", f"max_turns of {session.name} reached ({limits.max_turns})")
     if limits.max_tokens is not None and sum(msgspec.structs.astuple(session.usage)) >= limits.max_tokens:
         return EndTurn("budget_exceeded", f"max_tokens of {session.name} reached ({limits.max_tokens})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,6 +21,7 @@ from .mailroom import deliver, return_unread, wait_for
 from .node import Node
 from .outcome import AgentView, Outcome
 from .spawning import SpawnOptions
+from .tree import check_budget
 
 if TYPE_CHECKING:
     from .swarm import Swarm
@@ -144,10 +146,14 @@ class Agent:
         """Set the agent's cap, in dollars over its whole life with its descendants; it holds from the next call on.
 
         Raises:
-            UsageError: the amount is negative.
+            UsageError: the amount is negative, or the price of a model below is unknown.
+            ClosedError: the swarm is closing.
         """
-        if budget_usd is not None and budget_usd < 0:
+        if budget_usd is not None and not 0 <= budget_usd < math.inf:
             raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
+        self._swarm._check_open()  # noqa: SLF001
+        for each in self._node.subtree() if budget_usd is not None else ():
+            check_budget(None, each.model, each.name, 0)
         budget = None if budget_usd is None else nano_usd(budget_usd)
         self._node.ledger.cap = budget
         self._set_limits(msgspec.structs.replace(self._node.limits, budget_nano=budget))

@@ -46,6 +46,11 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
             return
         if lowered != max_tokens:
             body = _encode(runtime, node, lowered)
+        gate = runtime.gates.get(node.model.name)
+        if gate is not None and gate.is_closed(trio.current_time()):  # closed while this agent waited for money
+            node.ledger.settle(amount, 0)
+            admit_next(runtime, node)
+            return
     is_capped = node.ledger.is_capped
     if is_capped:
         runtime.absorb(node, Admitted(amount))
@@ -178,6 +183,8 @@ async def _reserve(runtime: Runtime, node: Node, amount: int, price: Price, max_
                 amount -= (max_tokens - affordable) * price.output
                 max_tokens = affordable
                 continue
+            if waited_for is not None and waited_for is not refusing:
+                _admit_from(runtime, waited_for)
             waited_for = refusing
             await _wait_for_room(runtime, node, refusing)
         ledger.reserve(amount)

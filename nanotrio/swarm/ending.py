@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import trio
 
-from ..records import MailTaken
 from ..tools import reap_all
 from .mailroom import wait_for
 from .node import Cause, Node
@@ -39,20 +38,11 @@ def names_of_unfinished(node: Node) -> tuple[str, ...]:
 
 
 async def end_children(runtime: Runtime, node: Node, reason: str) -> tuple[str, ...]:
-    """End all unfinished descendants of ``node`` as cancelled; return what remains.
-
-    Call it from the node's own task. The node gets no notice of their end: who ends them names them.
-    """
+    """End all unfinished descendants of ``node`` as cancelled; return what remains. Their ends are no mail to it."""
     children = [child for child in node.children or () if child.is_counted]
-    if not children:
-        return ()
-    remaining = await end_trees(runtime, children, "cancelled", reason)
-    ended = {child.id for child in children}
-    told = tuple([mail.seq for mail in node.session.unread if mail.kind == "child" and mail.sender in ended])
-    if told:
-        runtime.record(node, (MailTaken(told),))
-        runtime.append()
-    return remaining
+    for child in children:
+        child.is_told = True
+    return await end_trees(runtime, children, "cancelled", reason)
 
 
 async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason: str) -> tuple[str, ...]:
@@ -72,11 +62,15 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
     if not nodes:
         await trio.lowlevel.checkpoint()
         return ()
+    from .life import give_up
+
     seconds = max(node.limits.max_reap_seconds for node in tops)
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         await _cancel(runtime, nodes)
         await wait_for(runtime, [node for node in nodes if node.has_task], "all", None)
-    remaining = [f"{node.name} (its task does not end)" for node in nodes if node.has_task]
+    left = [node for node in nodes if node.has_task]
+    give_up(runtime, left)
+    remaining = [f"{node.name} (its task does not end)" for node in left]
     processes = [node.processes for node in nodes if node.processes is not None]
     if processes:
         with trio.CancelScope(shield=True):

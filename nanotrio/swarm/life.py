@@ -18,12 +18,14 @@ comes a moment later finds no task and starts one.
 from __future__ import annotations
 
 import json
-from typing import Any, assert_never
+import logging
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, assert_never
 
 import trio
 
 from ..messages import Text
-from ..records import ChildEnded, Closed, Fact, Settled, TurnStarted
+from ..records import ChildEnded, Closed, Fact, MailTaken, Settled, TurnStarted
 from ..turn import AskModel, Decision, EndTurn, Retry, RunTools, Stop, advance
 from .calls import ask_model, back_off
 from .dispatch import run_tools
@@ -35,38 +37,48 @@ from .outcome import Outcome
 from .pump import Parked
 from .runtime import Runtime
 
-__all__ = ["close_unstarted", "outcome_of", "run_agent", "settle"]
+_log = logging.getLogger("nanotrio")
+
+_CameTo: TypeAlias = Literal["nursery", "settled", "sealed"]
+"""A nursery is needed first; nothing is left to do; the subtree was sealed."""
+
+__all__ = ["close_unstarted", "give_up", "outcome_of", "run_agent", "settle"]
 
 
 @trio.lowlevel.enable_ki_protection
 async def run_agent(runtime: Runtime, node: Node) -> None:
     """Run the agent until it has nothing left to do, or its subtree is sealed."""
-    again = True
-    while again:
+    came_to: _CameTo = "nursery"
+    while came_to == "nursery":
         if node.may_spawn or node.to_start:
             async with trio.open_nursery() as nursery:
                 node.nursery = nursery
                 for child in node.to_start or ():
                     nursery.start_soon(runtime.run_agent, child, name=child.name)
                 node.to_start = None
-                again = await _own_work(runtime, node)
+                came_to = await _own_work(runtime, node)
                 if node.nursery is nursery:
                     node.nursery = None
         else:
-            again = await _own_work(runtime, node)
-    if node.sealed and node.has_task:
+            came_to = await _own_work(runtime, node)
+        if came_to == "sealed" and node.to_start:
+            came_to = "nursery"  # they count as started, so only a task can end them
+    if came_to == "sealed":
         _end_sealed(runtime, node)
 
 
-async def _own_work(runtime: Runtime, node: Node) -> bool:
-    """Do the agent's own work; return whether a nursery is needed first."""
+async def _own_work(runtime: Runtime, node: Node) -> _CameTo:
+    """Do the agent's own work; return what it came to.
+
+    A node that settled may have another task by the time this one has ended, so what it holds then is not asked.
+    """
     while _goes_on(node):
         needs_nursery = False
         with trio.CancelScope() as scope:
             node.scope = scope
-            needs_nursery = await _live(runtime, node)
+            needs_nursery = await _live_on(runtime, node)
         if not scope.cancelled_caught:
-            return needs_nursery
+            return "nursery" if needs_nursery else "settled"
         node.scope = None
         runtime.append()
         if node.stop is not None and _goes_on(node):
@@ -81,7 +93,7 @@ async def _own_work(runtime: Runtime, node: Node) -> bool:
     if node.sealed == "cancelled":
         _close(runtime, node)
         runtime.append()
-    return False
+    return "sealed"
 
 
 def _tell_stopped(node: Node) -> None:
@@ -93,6 +105,20 @@ def _tell_stopped(node: Node) -> None:
 def _goes_on(node: Node) -> bool:
     """Whether the agent was not sealed; a function, since it changes behind every await."""
     return node.sealed is None
+
+
+async def _live_on(runtime: Runtime, node: Node) -> bool:
+    """Live; what breaks unforeseen ends the turn as failed, and harms nobody else."""
+    while True:
+        try:
+            return await _live(runtime, node)
+        except Exception as error:
+            if runtime.journal.failed is not None:  # nothing can be written any more, and the swarm is being ended
+                await trio.sleep_forever()
+            if node.session.turn is None:
+                raise
+            _log.exception("the turn of %s broke", node.name)
+            runtime.absorb(node, Stop("failed", f"nanotrio broke: {type(error).__name__}: {error}"))
 
 
 async def _live(runtime: Runtime, node: Node) -> bool:
@@ -142,6 +168,8 @@ async def _perform(runtime: Runtime, node: Node, decision: Decision) -> None:
         case EndTurn(status, reason, result, is_final):
             survivors = names_of_unfinished(node) if is_final else ()
             runtime.absorb(node, Stop(status, reason, result, survivors))
+            if is_final and (known := [mail.seq for mail in node.session.unread if mail.kind == "child"]):
+                runtime.record(node, (MailTaken(tuple(known)),))  # a final result is not reopened by ends before it
             if survivors:
                 runtime.append()
                 await end_children(runtime, node, f"{node.name} handed in its result")
@@ -167,6 +195,7 @@ async def _wait_for_news(runtime: Runtime, node: Node) -> None:
     node.waiting_for = "its children"
     try:
         await parked.wait()
+        await trio.lowlevel.checkpoint()  # whoever ends in the same pass is told of in the same turn
     finally:
         node.parked = None
         node.waiting_for = ""
@@ -199,6 +228,7 @@ def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
             spent,
             uncertain,
             unpriced,
+            node.is_told,
         )
         runtime.record(node.parent, (told,))
 
@@ -215,7 +245,7 @@ def _leave(runtime: Runtime, node: Node) -> None:
     if node.sealed is None:
         node.stop = None  # the turn it was meant for ended in the same moment
     runtime.slots.release(node)
-    if runtime.watchers.count and node.session.ended is not None:
+    if runtime.watchers.count and node.is_counted and node.session.ended is not None:
         runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node)))
     waiters, node.waiters = node.waiters, None
     runtime.uncount(node)
@@ -226,6 +256,8 @@ def _leave(runtime: Runtime, node: Node) -> None:
 def _close(runtime: Runtime, node: Node) -> None:
     """Write down that the agent's turn was cancelled and that it takes no more mail."""
     session = node.session
+    if session.status == "closed":
+        return
     reason = node.stop[1] if node.stop else "cancelled"
     if session.turn is None and session.turns == 0:
         runtime.record(node, (TurnStarted(1, session.last_seq),))
@@ -237,10 +269,21 @@ def _close(runtime: Runtime, node: Node) -> None:
 
 def _end_sealed(runtime: Runtime, node: Node) -> None:
     """The last act of a task whose subtree was sealed; its children are gone."""
-    if node.sealed == "cancelled":
+    if node.sealed == "cancelled" and node.is_counted:
         _report(runtime, node, (Settled(),))
     _leave(runtime, node)
     runtime.append()
+
+
+def give_up(runtime: Runtime, nodes: Sequence[Node]) -> None:
+    """Write down the end of cancelled agents whose tasks do not end, each after its parent; the tasks live on."""
+    for node in reversed(nodes):
+        if node.sealed == "cancelled" and node.is_counted:
+            _close(runtime, node)
+            _report(runtime, node, (Settled(),))
+            waiters, node.waiters = node.waiters, None
+            runtime.uncount(node)
+            notify(waiters or (), node)
 
 
 def close_unstarted(runtime: Runtime, node: Node) -> None:

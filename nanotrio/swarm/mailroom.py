@@ -112,7 +112,10 @@ def _letters(unread: Sequence[Mail]) -> int:
 
 
 def return_unread(runtime: Runtime, node: Node) -> None:
-    """Give what a closing agent has not read back to those who sent it, where they still take mail."""
+    """Give what a closing agent has not read back to those who sent it, where they still take mail.
+
+    Who ended the agent itself is not written to.
+    """
     unread = [mail for mail in node.session.unread if mail.kind != "child"]
     if not node.session.unread:
         return
@@ -120,6 +123,8 @@ def return_unread(runtime: Runtime, node: Node) -> None:
     for mail in unread:
         sender = runtime.nodes.get(mail.sender)
         if sender is None or sender.sealed or sender.session.status == "closed" or mail.kind == "returned":
+            continue
+        if any(each.is_told and each.parent is sender for each in node.lineage()):
             continue
         try:
             deliver(runtime, sender, "returned", None, f"{node.name} closed without reading your message: {mail.text}")

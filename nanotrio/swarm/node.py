@@ -49,6 +49,7 @@ class Node:
         "input_tokens",
         "is_counted",
         "is_queued",
+        "is_told",
         "ledger",
         "limits",
         "may_spawn",
@@ -100,6 +101,8 @@ class Node:
         self.unfinished_children = 0
         self.is_counted = False
         self.is_queued = False
+        self.is_told = False
+        """Its parent ends it, so its end is no news to it."""
         self.has_task = False
         self.has_slot = False
         self.nursery: trio.Nursery | None = None

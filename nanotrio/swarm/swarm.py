@@ -176,6 +176,7 @@ def reopen(runtime: Runtime, node: Node) -> None:
     for each in node.lineage():
         each.sealed = None if each.sealed == "cancelled" else each.sealed
         each.stop = None
+        each.is_told = False
         if each.session.status == "closed":
             runtime.absorb(each, Restart())
 
