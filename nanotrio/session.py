@@ -472,5 +472,5 @@ _APPLY: dict[type, Callable[[Session, Any], None]] = {
     Restarted: _restarted,
     Closed: _closed,
     Snapshot: _snapshot,
-    Content: lambda session, fact: None,
+    Content: lambda _session, _fact: None,
 }

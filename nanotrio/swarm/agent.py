@@ -175,11 +175,10 @@ class Agent:
         node = self._node
         await end_children(self._runtime, node, f"{node.name} was interrupted by its user")
         if node.session.turn is not None and node.scope is not None:
-            open_turn = node.session.turn
             node.stop = ("cancelled", "interrupted by its user")
+            node.stopped = node.stopped or trio.Event()
             node.scope.cancel()
-            while node.session.turn is open_turn:
-                await trio.sleep(0.001)
+            await node.stopped.wait()
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -72,14 +73,15 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         finally:  # paid is paid: a cancel that comes between reply and turn does not lose it
             cost = price.cost_nano(reply.usage) if price else None
             node.ledger.settle(amount, cost or 0)
-            replied = Replied(node.model.name, reply.parts, reply.stop, reply.usage, cost)
+            parts = runtime.redactor.parts(reply.parts)
+            replied = Replied(node.model.name, parts, reply.stop, reply.usage, cost)
             runtime.absorb(node, ModelReplied(replied))
             runtime.gate(node).succeeded()
             usage = reply.usage
             node.body_bytes, node.input_tokens = len(body), usage.input + usage.cache_read + usage.cache_write
             admit_next(runtime, node)
         if runtime.watchers.count:
-            message = Message("assistant", reply.parts, node.model.name)
+            message = Message("assistant", parts, node.model.name)
             runtime.emit(node, MessageReplied(node.id, node.name, message, reply.usage, cost))
 
 
@@ -90,7 +92,7 @@ def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int
     node.retry_after_seconds = error.retry_after_seconds
     if error.kind == "rate_limited":
         runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)
-    runtime.absorb(node, Failed(error.kind, str(error), usage, cost))
+    runtime.absorb(node, Failed(error.kind, runtime.redactor.text(str(error)), usage, cost))
     admit_next(runtime, node)
 
 
@@ -220,7 +222,7 @@ def admit_next(runtime: Runtime, node: Node) -> None:
 
 
 def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
-    """Let one who waits for ``ledger`` look again; it lets the next one, so none is forgotten and none is woken in vain."""
+    """Let one who waits for ``ledger`` look again; that one lets the next, so none is forgotten."""
     queue = runtime.budget_queues.get(ledger)
     while queue:
         parked = queue.popleft()
@@ -231,7 +233,7 @@ def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
         del runtime.budget_queues[ledger]
 
 
-def _emitter(runtime: Runtime, node: Node):  # type: ignore[no-untyped-def]
+def _emitter(runtime: Runtime, node: Node) -> Callable[[Delta], None] | None:
     if not runtime.watchers.is_watched(node):
         return None
     agent, name = node.id, node.name

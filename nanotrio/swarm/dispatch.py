@@ -60,9 +60,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         job = _vet(runtime, node, call)
         if job is None:
             continue
-        if not job.tool.inline:
-            jobs.append(job)
-        elif _run_inline(runtime, node, job):
+        if not job.tool.inline or _run_inline(runtime, node, job):
             jobs.append(job)
     if not jobs:
         return
@@ -183,7 +181,7 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
         return ToolOutput(str(error), True)
     except NanotrioError as error:
         return ToolOutput(f"{name} failed: {error}", True)
-    except BaseException as error:  # noqa: BLE001 - a tool may raise anything, and the model is told
+    except BaseException as error:
         if isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled):
             raise
         return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
@@ -211,18 +209,17 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
-    settings = runtime.settings
     if node.processes is None:
-        node.processes = AgentProcesses(settings.token, node.id)
+        node.processes = AgentProcesses(runtime.token, node.id)
     if node.tool_state is None:
         node.tool_state = {}
     return ToolContext(
         agent=node.id,
         call_id=call.id,
         directory=runtime.path(node.profile.directory),
-        environment=settings.process_environment,
+        environment=runtime.process_environment,
         limits=node.limits,
-        output_directory=settings.output_directory,
+        output_directory=runtime.output_directory,
         processes=node.processes,
         idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
         tree=runtime.tree,
@@ -231,6 +228,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
 
 
 def _answer(runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = "") -> None:
+    content = runtime.redactor.text(content)
     runtime.absorb(node, ToolReturned(call.id, content, is_error, mistake))
     if runtime.watchers.count:
         runtime.emit(node, ToolFinished(node.id, node.name, call, ToolResult(call.id, content, is_error)))

@@ -98,7 +98,8 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
             value=limits.max_message_bytes,
             holder=to.name,
         )
-    mail = MailArrived(kind, sender.id if sender else 0, clean_text(text), sender.name if sender else "")
+    text = runtime.redactor.text(clean_text(text))
+    mail = MailArrived(kind, sender.id if sender else 0, text, sender.name if sender else "")
     runtime.record(to, (mail,))
     runtime.wake(to)
     return session.last_seq

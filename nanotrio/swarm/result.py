@@ -35,7 +35,7 @@ def schema_of(result_type: Any) -> str:
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    from jsonschema.validators import validator_for  # noqa: PLC0415 - costs 40 ms, and most results have no schema
+    from jsonschema.validators import validator_for
 
     document = json.loads(schema)
     return validator_for(document)(document)

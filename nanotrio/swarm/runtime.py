@@ -15,6 +15,7 @@ from ..limits import Limits
 from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
 from ..records import Fact, Head, Profile
+from ..redactor import Redactor
 from ..tools import PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
@@ -33,9 +34,13 @@ if TYPE_CHECKING:
     from .mailroom import Waiter
     from .tree import SwarmTree
 
-__all__ = ["Approval", "Approver", "Durability", "Kind", "Runtime", "Settings"]
+__all__ = ["Approval", "Approver", "Durability", "Kind", "Permissions", "Runtime", "Settings"]
 
 Durability: TypeAlias = Literal["effects", "async", "sync"]
+
+
+PROVIDER_KEYS = frozenset(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
+"""Not handed to processes."""
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -51,6 +56,14 @@ Approver: TypeAlias = Callable[[Approval], Awaitable[bool | None]]
 """Answers for a person; None where nobody can be asked, which denies the call and tells the model so."""
 
 
+class Permissions(msgspec.Struct, frozen=True):
+    """The rules of roots; a child's are never looser."""
+
+    mode: PermissionMode
+    allowed_tools: tuple[str, ...]
+    denied_tools: tuple[str, ...]
+
+
 class Settings(msgspec.Struct, frozen=True):
     """What a swarm was opened with; what a spawn does not say is taken from here."""
 
@@ -60,17 +73,10 @@ class Settings(msgspec.Struct, frozen=True):
     """Given to an agent unless its own are named."""
     limits: Limits
     environment: Mapping[str, str]
-    process_environment: Mapping[str, str]
-    """The environment without provider keys: what processes inherit."""
     directory: Path
-    output_directory: Path
-    permission_mode: PermissionMode
-    allowed_tools: tuple[str, ...]
-    denied_tools: tuple[str, ...]
+    permissions: Permissions
     durability: Durability
     approve: Approver | None
-    token: str
-    """Marks the processes of this swarm's agents; the same for every owner of the store."""
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -92,7 +98,7 @@ class Runtime:
     tree: SwarmTree
     run_agent: Callable[[Node], Awaitable[None]]
 
-    def __init__(self, settings: Settings, store: Store, max_active: int) -> None:
+    def __init__(self, settings: Settings, store: Store, max_active: int, token: str, output_directory: Path) -> None:
         self.settings = settings
         self.store = store
         self.tools: dict[str, Tool] = {}
@@ -117,6 +123,14 @@ class Runtime:
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
+        self.token = token
+        """Marks the processes of this swarm's agents; the same for every owner of the store."""
+        self.output_directory = output_directory
+        self.process_environment = {
+            name: value for name, value in settings.environment.items() if name not in PROVIDER_KEYS
+        }
+        """What processes inherit."""
+        self.redactor = Redactor(settings.environment)
         self.client: Client | None = None
         self.paths: dict[str, Path] = {}
         self.kinds: dict[tuple[object, ...], Kind] = {}
@@ -149,7 +163,7 @@ class Runtime:
         model = self.models.get(name)
         if model is None:
             if self.client is None and not name.startswith("scripted"):
-                from ..models.transport import make_client  # noqa: PLC0415 - httpx costs 80 ms to import
+                from ..models.transport import make_client
 
                 self.client = make_client(self.settings.environment)
             model = self.models[name] = open_model(name, environment=self.settings.environment, client=self.client)
@@ -158,7 +172,7 @@ class Runtime:
     def close_client(self) -> None:
         """Close the connections to model servers."""
         if self.client is not None:
-            from ..models.transport import close_client  # noqa: PLC0415 - as above
+            from ..models.transport import close_client
 
             close_client(self.client)
 

@@ -12,6 +12,7 @@ import trio
 
 from ..errors import ClosedError, UnknownAgentError, UsageError
 from ..limits import Limits, nano_usd
+from ..messages import clean_text
 from ..records import Head, Profile
 from ..tools import TREE_TOOLS, Leftover, Tool, find_leftovers, permission_mode, tighter, tool, tool_name
 from .agent import Agent, view_of
@@ -72,7 +73,8 @@ class Swarm:
         What is not given is the swarm's. ``tools`` are tools, plain functions, or names of registered ones; the tree's
         own tools come with them, unless some of these are named: then exactly the named ones are given.
         ``budget_usd`` caps the agent and all its descendants over its whole life; ``timeout_seconds`` bounds each
-        turn. ``uuid`` names the session in place of a new one. ``result_type`` (a type msgspec knows, or a JSON schema as a dict) is what ``submit_result`` is held to.
+        turn. ``result_type`` (a type msgspec knows, or a JSON schema as a dict) is what ``submit_result`` is held to.
+        ``uuid`` names the session in place of a new one.
 
         Checkpoints. Cancelled, the agent may have been started.
 
@@ -135,13 +137,11 @@ class Swarm:
             system=system_seq,
             tools=self._tool_names(tools, above),
             limits=bounds,
-            directory=str(
-                Path(directory).absolute() if directory else above.directory if above else settings.directory
-            ),
+            directory=_directory(directory) or (above.directory if above else str(settings.directory)),
             permission_mode=self._mode(permission_mode, above),
             result_schema=schema_of(result_type),
-            denied_tools=above.denied_tools if above else settings.denied_tools,
-            allowed_tools=above.allowed_tools if above else settings.allowed_tools,
+            denied_tools=above.denied_tools if above else settings.permissions.denied_tools,
+            allowed_tools=above.allowed_tools if above else settings.permissions.allowed_tools,
         )
         check_room(runtime, parent, len(prompts))
         cleaned = [check_spawn(runtime, parent, prompt, name, profile) for prompt in prompts]
@@ -152,7 +152,8 @@ class Swarm:
     def _system(self, system: str) -> int:
         if not system:
             return 0
-        seq = self._runtime.burst.content(system.encode(errors="replace"))
+        system = self._runtime.redactor.text(clean_text(system))
+        seq = self._runtime.burst.content(system.encode())
         self._runtime.systems[seq] = system
         return seq
 
@@ -167,7 +168,7 @@ class Swarm:
         return name
 
     def _mode(self, mode: str | None, above: Profile | None) -> str:
-        wanted = permission_mode(mode or self._runtime.settings.permission_mode)
+        wanted = permission_mode(mode or self._runtime.settings.permissions.mode)
         return wanted if above is None else tighter(wanted, permission_mode(above.permission_mode))
 
     def _tool_names(
@@ -256,7 +257,7 @@ class Swarm:
 
     async def leftovers(self) -> list[Leftover]:
         """Return processes that a former owner's agents left running when it was killed."""
-        return await find_leftovers(self._runtime.settings.token)
+        return await find_leftovers(self._runtime.token)
 
     def statistics(self) -> SwarmStatistics:
         """Return counts; does not checkpoint."""
@@ -299,13 +300,22 @@ def register_tool(runtime: Runtime, each: Tool | Callable[..., Any] | str) -> st
 
 def reopen(runtime: Runtime, node: Node) -> None:
     """Let a closed agent and its closed ancestors take mail again."""
-    from ..turn import Restart  # noqa: PLC0415 - one use
+    from ..turn import Restart
 
     for each in node.lineage():
         each.sealed = None if each.sealed == "cancelled" else each.sealed
         each.stop = None
         if each.session.status == "closed":
             runtime.absorb(each, Restart())
+
+
+def _directory(directory: Path | str | None) -> str:
+    if directory is None:
+        return ""
+    path = Path(directory).absolute()
+    if not path.is_dir():
+        raise UsageError(f"the directory {path} does not exist; an agent needs one to work in")
+    return str(path)
 
 
 def _positive(value: float, what: str) -> float:

@@ -75,7 +75,7 @@ class SwarmTree:
         )
 
     def _named(self, node: Node, names: Sequence[str]) -> tuple[str, ...]:
-        from ..tools import tool_name  # noqa: PLC0415 - one name beside a local of the same
+        from ..tools import tool_name
 
         wanted = tuple([tool_name(name) for name in names])
         for name in wanted:
@@ -132,7 +132,7 @@ class SwarmTree:
     def submit(self, agent: int, result: str) -> None:
         """Take the agent's result."""
         node = self._runtime.nodes[agent]
-        result = clean_text(result)
+        result = self._runtime.redactor.text(clean_text(result))
         check_result(node.profile.result_schema, result)
         self._runtime.absorb(node, Submit(result))
 
@@ -212,7 +212,7 @@ def check_spawn(runtime: Runtime, parent: Node | None, prompt: str, name: str, p
     Raises:
         UsageError, BudgetError, LimitError: what is wrong and what to do.
     """
-    prompt = clean_text(prompt)
+    prompt = runtime.redactor.text(clean_text(prompt))
     limits = profile.limits
     if not prompt.strip():
         raise UsageError("the prompt is empty; say what the agent is to do")
@@ -300,7 +300,8 @@ def _kind(runtime: Runtime, parent: Node | None, profile: Profile, own: Limits |
     for each in profile.tools:
         if each not in runtime.tools:
             raise UnknownToolError(
-                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; pass it in open_swarm(tools=[...])"
+                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; "
+                "pass it in open_swarm(tools=[...])"
             )
         if may_spawn or each not in SPAWNING:
             tools[each] = runtime.tools[each]
