@@ -230,7 +230,10 @@ class Settled(msgspec.Struct, frozen=True, gc=False, tag="settled", array_like=T
 
 
 class Restarted(msgspec.Struct, frozen=True, gc=False, tag="restarted", array_like=True):
-    """A new owner took an unfinished agent up again; a reservation that was open counts as uncertain in full."""
+    """A new owner took an unfinished agent up again; a reservation that was open counts as uncertain in full.
+
+    Of a closed agent: it was resumed, and takes mail again.
+    """
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False, tag="closed", array_like=True):

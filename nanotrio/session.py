@@ -434,6 +434,8 @@ def _settled(session: Session, _: Settled) -> None:
 def _restarted(session: Session, _: Restarted) -> None:
     session.uncertain_nano += session.reserved_nano
     session.reserved_nano = 0
+    if session.status == "closed":
+        session.status = "idle"
     if (turn := session.turn) is not None:
         turn.restarts += 1
         turn.elapsed_us += max(0, session.former_us - turn.since_us)

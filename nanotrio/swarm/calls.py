@@ -52,7 +52,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
     seq = runtime.append()
     try:
         if is_capped and runtime.settings.durability != "async":
-            await runtime.journal.durable(seq)
+            await runtime.durable(seq)
         emit = _emitter(runtime, node) if runtime.watchers.count else None
         reply = await node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
     except ModelError as error:

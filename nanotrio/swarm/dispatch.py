@@ -70,7 +70,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
     seq = runtime.append()
     if effects and runtime.settings.durability != "async":
-        await runtime.journal.durable(seq)
+        await runtime.durable(seq)
     if len(jobs) == 1:
         await _run(runtime, node, jobs[0])
     elif jobs:

@@ -110,10 +110,10 @@ async def _live(runtime: Runtime, node: Node) -> bool:
             await runtime.slots.acquire(node)
             node.waiting_for = ""
         if runtime.settings.durability == "sync":
-            await runtime.journal.durable(runtime.append())
-        elif runtime.journal.is_full:
+            await runtime.durable(runtime.append())
+        elif runtime.journal.is_full or runtime.journal.failed:
             runtime.append()
-            await runtime.journal.room()
+            await runtime.room()
         decision = advance(session, node.limits)
         if decision.facts:
             runtime.record(node, decision.facts)

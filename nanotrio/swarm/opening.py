@@ -80,14 +80,13 @@ async def open_swarm(
 
     Args:
         store: ``sqlite:PATH``; None keeps everything in memory and leaves nothing behind.
-        model: full name of the model that agents use unless told otherwise, or a model of your own.
+        model: full name of the model that agents use unless told otherwise, or your own.
         tools: registered by name; agents have all of them unless told otherwise.
         system: the system prompt of roots that are given none.
         limits: of roots; a child's are the least of its own and its parent's.
         max_active: agents that may work at once; those that wait for a child, mail or money do not count.
         takeover: take the store over from a live owner, which then can write nothing more.
-        durability: ``"effects"``: the intent of an outside effect is durable first. ``"async"``: it need not be, so a
-            crash may leave an effect the model is not told of. ``"sync"``: every step is.
+        durability: what is durable first: ``"effects"`` outside effects' intents, ``"async"`` none, ``"sync"`` all.
         fsync: survive a loss of power too, not only of the process.
         environment: what models and tools see in place of ``os.environ``. Provider keys are not handed to processes.
         directory: where agents work; the current directory by default.
@@ -103,8 +102,7 @@ async def open_swarm(
         UsageError: a value that cannot be used; nothing was written.
         StoreError: the store cannot be used, has a live owner (``StoreOwnedError``), or was lost meanwhile.
     """
-    opened = await _open(store, fsync=fsync)
-    try:
+    async with _opened(store, fsync=fsync) as opened:
         settings = Settings(
             model=None,
             system=system,
@@ -120,24 +118,24 @@ async def open_swarm(
         await _become_owner(runtime, takeover=takeover)
         async with _running(runtime) as swarm:
             yield swarm
-    finally:
-        with trio.CancelScope(shield=True):
-            await opened.store.aclose()
 
 
 @asynccontextmanager
 async def _running(runtime: Runtime) -> AsyncIterator[Swarm]:
     """Run the agents while the block is, and end them as it ends."""
     error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        closing = trio.Event()
-        await nursery.start(_run, runtime, closing, nursery.cancel_scope)
-        try:
-            yield Swarm(runtime)
-            await _idle(runtime)
-        except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
-            error = raised
-        await _wind_down(runtime, closing, is_interrupted=error is not None)
+    try:
+        async with trio.open_nursery() as nursery:
+            closing = trio.Event()
+            await nursery.start(_run, runtime, closing, nursery.cancel_scope)
+            try:
+                yield Swarm(runtime)
+                await _idle(runtime)
+            except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
+                error = raised
+            await _wind_down(runtime, closing, is_interrupted=error is not None)
+    except BaseExceptionGroup as crash:  # nanotrio's own fault: what was appended is still written
+        error = crash
     await _finish(runtime, error)
 
 
@@ -149,15 +147,23 @@ class _Opened(msgspec.Struct, frozen=True):
     token: str
 
 
-async def _open(store: str | Store | None, *, fsync: bool) -> _Opened:
+@asynccontextmanager
+async def _opened(store: str | Store | None, *, fsync: bool) -> AsyncIterator[_Opened]:
+    """Open the store, and give it back however the block ends."""
     if isinstance(store, str):
         address = parse_url(store)
         token = blake2b(str(address.path).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        output_directory = address.path.with_name(f"{address.path.name}.output")
         opened = await open_store(store, fsync=fsync)
-        return _Opened(opened, address.path.with_name(f"{address.path.name}.output"), token)
-    token = os.urandom(8).hex()
-    output_directory = Path(tempfile.gettempdir()) / f"nanotrio-{os.getuid()}" / token
-    return _Opened(MemoryStore() if store is None else store, output_directory, token)
+    else:
+        token = os.urandom(8).hex()
+        output_directory = Path(tempfile.gettempdir()) / f"nanotrio-{os.getuid()}" / token
+        opened = MemoryStore() if store is None else store
+    try:
+        yield _Opened(opened, output_directory, token)
+    finally:
+        with trio.CancelScope(shield=True):
+            await opened.aclose()
 
 
 def _directory(directory: Path | str | None) -> Path:
@@ -253,8 +259,6 @@ async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: b
     runtime.is_closing = True
     with trio.CancelScope(shield=True):
         tops = [node for node in runtime.nodes.values() if node.parent is None]
-        if is_interrupted and runtime.fatal is None and runtime.roots is None:
-            return
         if is_interrupted:
             await end_trees(runtime, tops, "interrupted", "the swarm was left")
         else:

@@ -11,6 +11,7 @@ import msgspec
 import trio
 
 from ..budget import Ledger
+from ..errors import ClosedError, StoreError
 from ..limits import Limits
 from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
@@ -103,7 +104,7 @@ class Runtime:
         self.store = store
         self.tools: dict[str, Tool] = {}
         self.pump = Pump()
-        self.slots = Slots(max_active, self.pump, self.launch)
+        self.slots = Slots(max_active, self.pump, self.launch, self.has_room_for_live)
         self.watchers = Watchers()
         self.nodes: dict[int, Node] = {}
         """The registry: every agent that is in memory."""
@@ -147,8 +148,33 @@ class Runtime:
         self.burst.add(node.session, absorb(node.session, event))
 
     def append(self) -> int:
-        """Close the open group; return the number of the last record that was appended."""
-        return self.burst.append()
+        """Close the open group; return the number of the last record that was appended.
+
+        Where the store is lost for good the group is dropped: the agents are about to be interrupted.
+        """
+        try:
+            return self.burst.append()
+        except StoreError:
+            return self.journal.durable_seq
+
+    async def durable(self, seq: int) -> None:
+        """Wait, in an agent's task, until record ``seq`` is committed.
+
+        If the store is lost for good this never returns: the swarm is being interrupted, and nothing more may happen.
+        """
+        if seq <= self.journal.durable_seq:
+            return
+        try:
+            await self.journal.durable(seq)
+        except (StoreError, ClosedError):
+            await trio.sleep_forever()
+
+    async def room(self) -> None:
+        """Wait, in an agent's task, until the journal has room; as ``durable`` where the store is lost."""
+        try:
+            await self.journal.room()
+        except (StoreError, ClosedError):
+            await trio.sleep_forever()
 
     def emit(self, node: Node | None, event: Event) -> None:
         """Show an event to those who watch; call it only where ``watchers.count`` is not 0."""
@@ -189,6 +215,10 @@ class Runtime:
         if gate is None:
             gate = self.gates[node.model.name] = RateGate()
         return gate
+
+    def has_room_for_live(self) -> bool:
+        """Whether one more agent may be started."""
+        return self.live < self.settings.limits.max_live
 
     def launch(self, node: Node) -> None:
         """Start a task for ``node`` in its parent's nursery, and whatever bare tasks are missing above it."""
