@@ -14,6 +14,7 @@ _DIRECTION = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x
 _CONTROL = (*(code for code in range(0x20) if code not in (0x09, 0x0A)), *range(0x7F, 0xA0))
 
 _STRIP: dict[int, str | None] = dict.fromkeys((*_CONTROL, *_DIRECTION))
+_STRIP |= {0x2028: "\n", 0x2029: "\n"}
 _SHOW: dict[int, str] = {code: f"\\x{code:02x}" for code in _CONTROL} | {code: f"\\u{code:04x}" for code in _DIRECTION}
 _FLAT: dict[int, str | None] = _STRIP | {0x09: " ", 0x0A: " ", 0x2028: " ", 0x2029: " "}
 

@@ -34,6 +34,10 @@ _COMMAND = re.compile(r"/[A-Za-z][A-Za-z-]*(?=\s|$)")
 _LAST_EVENTS_SECONDS = 1.0
 """How long the end of a turn waits for its last events: they may have been lost."""
 
+_INTERRUPT_SECONDS = 10.0
+_AGAIN_SECONDS = 0.02
+"""The end of a child is told to its parent, which begins a turn to read of it; that turn is interrupted too."""
+
 _HELP = """\
 Enter sends; Esc Enter, or \\ and Enter, begins a new line. Ctrl-C interrupts a turn, Ctrl-D leaves.
 /help          this
@@ -88,7 +92,7 @@ class _Repl(Generic[Place]):
         }
 
     async def run(self) -> Place | None:
-        if self._session.agent is not None and self._session.agent.view().status not in ("idle", "closed"):
+        if self._session.agent is not None:
             await self._turn(None)
         first, self._session.first = self._session.first, None
         if first is not None:
@@ -165,7 +169,7 @@ class _Repl(Generic[Place]):
             self._say("answer", f"  {printable(name)}: {cost}; {tokens}{cached}")
 
     async def _turn(self, text: str | None) -> None:
-        """Run one turn to its end and show it; None follows the one that runs."""
+        """Run one turn to its end and show it; None follows the one that runs, or shows the last answer again."""
         try:
             outcome = await self._watched(text)
         except Exception as error:
@@ -192,10 +196,13 @@ class _Repl(Generic[Place]):
                 nursery.start_soon(self._answer_requests, agent)
                 nursery.start_soon(self._obey_interrupts, agent)
                 outcome = await agent.wait()
-                with trio.move_on_after(_LAST_EVENTS_SECONDS):
-                    await told.wait()
+                if text is not None or not transcript.is_blank:
+                    with trio.move_on_after(_LAST_EVENTS_SECONDS):
+                        await told.wait()
                 nursery.cancel_scope.cancel()
             self._terminal.show(transcript.end_line())
+            if text is None and transcript.is_blank and outcome.last_text:
+                self._say("answer", printable(outcome.last_text))
             return outcome
 
     async def _show(self, events: AsyncIterator[Event], transcript: Transcript, told: trio.Event) -> None:
@@ -219,7 +226,10 @@ class _Repl(Generic[Place]):
     async def _obey_interrupts(self, agent: Agent) -> None:
         while True:
             await self._terminal.wait_interrupt()
-            await agent.interrupt()
+            with trio.move_on_after(_INTERRUPT_SECONDS):
+                while agent.view().status not in ("idle", "closed"):
+                    await agent.interrupt()
+                    await trio.sleep(_AGAIN_SECONDS)
 
     async def _answer_requests(self, agent: Agent) -> None:
         async for request in self._session.approvals.requests.clone():

@@ -80,6 +80,8 @@ class Transcript:
         self._shown = ""
         """The part of the root's present message that was shown as it streamed."""
         self._mid_line = False
+        self.is_blank = True
+        """No answer has been shown yet."""
 
     def pieces(self, event: Event) -> list[Piece]:
         """Return what ``event`` adds to the screen."""
@@ -129,6 +131,7 @@ class Transcript:
         if not clean:
             return []
         self._mid_line = not clean.endswith("\n")
+        self.is_blank = False
         return [Piece("answer", clean)]
 
     def _message(self, message: Message) -> list[Piece]:

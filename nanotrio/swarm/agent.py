@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 import trio
@@ -13,14 +12,14 @@ import trio
 from ..errors import ClosedError, UsageError
 from ..limits import Limits, nano_usd
 from ..records import Closed, LimitsSet
-from ..tools import Tool
 from .calls import admit_next
-from .ending import end_children, end_trees
+from .ending import end_trees
 from .events import Event
 from .life import outcome_of
 from .mailroom import deliver, return_unread, wait_for
 from .node import Node
 from .outcome import AgentView, Outcome
+from .spawning import SpawnOptions
 
 if TYPE_CHECKING:
     from .swarm import Swarm
@@ -67,70 +66,17 @@ class Agent:
             await self._runtime.journal.durable(seq)
         return outcome_of(self._node)
 
-    async def spawn(
-        self,
-        prompt: str,
-        *,
-        name: str = "agent",
-        model: str | None = None,
-        system: str | None = None,
-        tools: Sequence[Tool | str] | None = None,
-        budget_usd: float | None = None,
-        timeout_seconds: float | None = None,
-        limits: Limits | None = None,
-        directory: Path | str | None = None,
-        permission_mode: str | None = None,
-        result_type: Any = None,
-    ) -> Agent:
+    async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Agent:
         """Start a child of this agent; see ``Swarm.spawn``. What is not given is the parent's."""
-        agents = await self.spawn_many(
-            [prompt],
-            name=name,
-            model=model,
-            system=system,
-            tools=tools,
-            budget_usd=budget_usd,
-            timeout_seconds=timeout_seconds,
-            limits=limits,
-            directory=directory,
-            permission_mode=permission_mode,
-            result_type=result_type,
-        )
-        return agents[0]
+        (agent,) = await self._swarm.spawn_below(self._node, [prompt], options)
+        return agent
 
-    async def spawn_many(
-        self,
-        prompts: Sequence[str],
-        *,
-        name: str = "agent",
-        model: str | None = None,
-        system: str | None = None,
-        tools: Sequence[Tool | str] | None = None,
-        budget_usd: float | None = None,
-        timeout_seconds: float | None = None,
-        limits: Limits | None = None,
-        directory: Path | str | None = None,
-        permission_mode: str | None = None,
-        result_type: Any = None,
-    ) -> list[Agent]:
+    async def spawn_many(self, prompts: Sequence[str], **options: Unpack[SpawnOptions]) -> list[Agent]:
         """Start a child on each of ``prompts``, alike but for that; all of them or none, in one group of records.
 
         A thousand a call keeps the loop lively. See ``Swarm.spawn``; what is not given is the parent's.
         """
-        return await self._swarm._spawn(  # noqa: SLF001
-            self._node,
-            prompts,
-            name=name,
-            model=model,
-            system=system,
-            tools=tools,
-            budget_usd=budget_usd,
-            timeout_seconds=timeout_seconds,
-            limits=limits,
-            directory=directory,
-            permission_mode=permission_mode,
-            result_type=result_type,
-        )
+        return await self._swarm.spawn_below(self._node, prompts, options)
 
     async def send(self, text: str) -> None:
         """Send a text that the agent reads when its next turn begins; an idle agent begins one now.
@@ -170,11 +116,11 @@ class Agent:
     async def interrupt(self) -> None:
         """End the agent's open turn as cancelled, and everything below it, and leave the agent open for more.
 
-        Returns when the turn has ended; at once where none was open.
+        Returns when all of it has ended; at once where nothing ran. No notice tells the agent of the descendants that
+        this ended: the turn's outcome names them.
         """
         node = self._node
-        await end_children(self._runtime, node, f"{node.name} was interrupted by its user")
-        if node.session.turn is not None and node.scope is not None:
+        if node.has_task and node.scope is not None:
             node.stop = ("cancelled", "interrupted by its user")
             node.stopped = node.stopped or trio.Event()
             node.scope.cancel()

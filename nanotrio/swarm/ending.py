@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import trio
 
+from ..records import MailTaken
 from ..tools import reap_all
 from .mailroom import wait_for
 from .node import Cause, Node
@@ -38,8 +39,20 @@ def names_of_unfinished(node: Node) -> tuple[str, ...]:
 
 
 async def end_children(runtime: Runtime, node: Node, reason: str) -> tuple[str, ...]:
-    """End all unfinished descendants of ``node`` as cancelled; return what remains."""
-    return await end_trees(runtime, [child for child in node.children or () if child.is_counted], "cancelled", reason)
+    """End all unfinished descendants of ``node`` as cancelled; return what remains.
+
+    Call it from the node's own task. The node gets no notice of their end: who ends them names them.
+    """
+    children = [child for child in node.children or () if child.is_counted]
+    if not children:
+        return ()
+    remaining = await end_trees(runtime, children, "cancelled", reason)
+    ended = {child.id for child in children}
+    told = tuple([mail.seq for mail in node.session.unread if mail.kind == "child" and mail.sender in ended])
+    if told:
+        runtime.record(node, (MailTaken(told),))
+        runtime.append()
+    return remaining
 
 
 async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason: str) -> tuple[str, ...]:

@@ -46,7 +46,8 @@ from .life import run_agent
 from .mailroom import Waiter
 from .recovery import read_heads, tail_heads
 from .runtime import Approver, Durability, Permissions, Runtime, Settings
-from .swarm import Swarm, register_tool
+from .spawning import register_tool
+from .swarm import Swarm
 from .tree import SwarmTree
 
 __all__ = ["open_swarm"]

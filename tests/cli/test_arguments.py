@@ -59,7 +59,7 @@ def test_without_p_it_is_the_terminal_that_begins_with_the_prompt() -> None:
         (("-p", "x", "--dangerously-skip-permissions", "--permission-mode", "plan"), "contradict"),
         (("-p", "x", "--allowedTools", "Bash(git:*)"), "rules"),
         (("-p", "x", "--allowedTools", " "), "empty"),
-        (("tre",), "tree"),
+        (("sho",), "show"),
         (("ls", "--nope"), "--nope"),
         (("tree", "a", "b"), "b"),
         (("demo", "--agents", "0"), "--agents"),
@@ -120,4 +120,4 @@ def test_help_and_version_are_values() -> None:
 
 
 def test_bytes_that_are_no_text_are_replaced_in_a_prompt() -> None:
-    assert run_options("-p", "caf\udce9 \u00e9").prompt == "caf\ufffd \u00e9"
+    assert run_options("-p", "tea\udce9 \u00e9").prompt == "tea\ufffd \u00e9"

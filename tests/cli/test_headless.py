@@ -90,11 +90,11 @@ def test_a_line_stays_a_line_and_utf_8_whatever_the_locale_says(command: Command
 
     lines = done.stdout.decode("utf-8").splitlines()
     assert lines == done.stdout.decode("utf-8").split("\n")[:-1], "no other line end is in it"
-    assert json.loads(lines[-1])["result"] == "a\u2028b \u202e\x1b]0;title\x07 caf\u00e9"
+    assert json.loads(lines[-1])["result"] == "a\u2028b \u202e\x1b]0;title\x07 tea\u00e9"
 
 
 def test_standard_input_is_added_to_the_prompt(command: Command) -> None:
-    assert command.run("-p", "hello", text=b"caf\xe9\n").stdout == "you said: hello\n\ncaf\ufffd\n".encode()
+    assert command.run("-p", "hello", text=b"tea\xe9\n").stdout == "you said: hello\n\ntea\ufffd\n".encode()
     assert command.run("-p", text=b"from the pipe\n").stdout == b"you said: from the pipe\n"
 
 
