@@ -201,8 +201,8 @@ class _Demo:
         also = f", and up to {cost_text(uncertain)} for calls the kill cut off" if uncertain else ""
         stage.line(f"{cost_text(accounts.cost_nano)} by list price{also}; nothing was billed. {seconds:.1f} s in all.")
         stage.line("Store and pages:")
-        stage.line(f"  {self._url}")
-        stage.line(f"  {self._directory}")
+        stage.exact(f"  {self._url}")
+        stage.exact(f"  {self._directory}")
 
     def _tell_what_next(self, accounts: Accounts) -> None:
         """Say what a person may type now, as it works in their shell."""
@@ -212,15 +212,15 @@ class _Demo:
         rows = [(f"{command} tree {session}{store}", "the whole tree")]
         if accounts.told:
             name = f"{session}/{accounts.told[0].name}"
-            rows.append((f"{command} show {name}{store}", "was told of an unknown outcome"))
+            rows.append((f"{command} show {name}{store}", "told of an unknown outcome"))
         if accounts.first_refused:
             name = f"{session}/{accounts.first_refused.name}"
-            rows.append((f"{command} show {name}{store}", "was refused by the budget"))
-        rows.append((f'{command} -p "Hello" --model scripted/echo', "the command itself, without a key"))
+            rows.append((f"{command} show {name}{store}", "refused by the budget"))
+        rows.append((f'{command} -p "Hello" --model scripted/echo', "a prompt of yours, without a key"))
         self._stage.title("What to type next")
         width = max(len(typed) for typed, _ in rows)
         for typed, about in rows:
-            self._stage.line(f"{typed:<{width}}  # {about}")
+            self._stage.exact(f"{typed:<{width}}  # {about}")
 
 
 class _Act:

@@ -59,6 +59,10 @@ class Stage:
         """Say one thing; an empty text is an empty line."""
         self._print(rich.text.Text(text, style=style))
 
+    def exact(self, text: str) -> None:
+        """Say what may be copied: no line end is put into it, however narrow the terminal."""
+        self.console.print(rich.text.Text(" " * _INDENT + text), soft_wrap=True)
+
     def tree(self, lines: Sequence[Line]) -> None:
         """Show a folded tree."""
         for line in lines:
