@@ -77,6 +77,8 @@ class _Demo:
         self._stage = Stage()
         self._scope = trio.CancelScope()
         self._signal = 0
+        self._has_orphans = False
+        """Commands of the killed process may still run: none of them takes two seconds."""
 
     async def run(self) -> int:
         code = FAILED
@@ -86,8 +88,10 @@ class _Demo:
                 code = await self._play()
             nursery.cancel_scope.cancel()
         if self._signal:
+            still = "Its last commands end within two seconds" if self._has_orphans else "Nothing of it runs any more"
             self._stage.line()
-            self._stage.line(f"Stopped. Nothing of it runs any more; what it had done is in {self._url}")
+            self._stage.line(f"Stopped. {still}; what it had done is in")
+            self._stage.exact(f"  {self._url}")
             return signal_code(self._signal)
         return code
 
@@ -149,6 +153,7 @@ class _Demo:
                 else:
                     raise CommandError(act.why("the swarm ended before it could be killed"))
             act.kill()
+            self._has_orphans = True
         stage.title(f"2  SIGKILL to process {act.pid}")
         interim = await read_interim(self._url)
         stage.line(
@@ -166,6 +171,7 @@ class _Demo:
                 async for report in act.reports():
                     match report:
                         case TakenOver():
+                            self._has_orphans = False
                             bar.say(_processes_ended(report.processes_ended))
                         case Progress():
                             bar.show(report)
