@@ -1,0 +1,24 @@
+import os
+import signal
+
+import trio
+
+import nanotrio
+from nanotrio.tools import standard_tools
+
+MODEL = os.environ.get("NANOTRIO_MODEL", "anthropic/claude-sonnet-4-5")
+
+
+async def main() -> None:
+    async with nanotrio.open_swarm(store="sqlite:survive.db", model=MODEL, tools=standard_tools()) as swarm:
+        for process in await swarm.leftovers():
+            print(f"still running since the last time: {process.command}")
+            os.kill(process.pid, signal.SIGKILL)
+        unfinished = await swarm.resume_all()
+        agent = unfinished[0] if unfinished else await swarm.spawn("Build the project with ./build.sh.")
+        print("going on" if unfinished else "beginning", flush=True)
+        outcome = await agent.wait()
+        print(outcome.status, outcome.result)
+
+
+trio.run(main)
