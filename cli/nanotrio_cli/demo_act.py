@@ -7,11 +7,8 @@ written, on a signal or when nobody reads its reports any more.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,7 +27,6 @@ __all__ = ["Progress", "Report", "TakenOver"]
 
 _REPORT_SECONDS = 0.1
 _MAX_OUTPUT_TOKENS = 2_048
-_REAP_SECONDS = 5.0
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False, tag="progress"):
@@ -119,7 +115,7 @@ class _Act:
         if not unfinished:
             return await swarm.spawn(make_plan(self._agents).prompt, name="almanac", uuid=self._session)
         # First of all: a command that outlived its agent must not go on beside the agent that is told to look.
-        await self._say(TakenOver(await _end_leftovers(swarm)))
+        await self._say(TakenOver(len(await swarm.end_leftovers())))
         return await swarm.resume(self._session)
 
     async def _report_often(self, swarm: Swarm) -> None:
@@ -130,19 +126,6 @@ class _Act:
     async def _say(self, report: Report) -> None:
         self._output.add(msgspec.json.encode(report) + b"\n")
         await self._output.drain()
-
-
-async def _end_leftovers(swarm: Swarm) -> int:
-    """End what the former owner's agents left running; return how many processes that were."""
-    ended: set[int] = set()
-    with trio.move_on_after(_REAP_SECONDS):
-        while found := await swarm.leftovers():
-            for leftover in found:
-                with suppress(ProcessLookupError):
-                    os.kill(leftover.pid, signal.SIGKILL)
-                ended.add(leftover.pid)
-            await trio.sleep(0.01)
-    return len(ended)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -168,6 +168,9 @@ async def _show(options: InspectOptions, found: Found) -> None:
     write_now(printable(head).encode())
     for message in session.messages:
         write_now(("\n" + _message_text(message)).encode("utf-8", "replace"))
+    if session.turn is None and session.ended is not None and session.ended.fact.reason:
+        fact = session.ended.fact
+        write_now(printable(f"\n{fact.status}: {fact.reason}\n").encode("utf-8", "replace"))
 
 
 def _message_text(message: Message) -> str:

@@ -85,6 +85,7 @@ class _Repl(Generic[Place]):
         self._swarm = swarm
         self._session = session
         self._screen = trio.Lock()
+        self._is_interrupted = False
         self._commands: dict[str, Callable[[], Awaitable[None]]] = {
             "/help": self._help,
             "/agents": self._agents,
@@ -189,6 +190,7 @@ class _Repl(Generic[Place]):
                 agent = self._session.agent = await self._session.begin(text)
             elif text is not None:
                 await agent.send(text)
+            self._is_interrupted = False
             transcript = Transcript(agent.id, width=self._terminal.width)
             told = trio.Event()
             async with trio.open_nursery() as nursery:
@@ -214,18 +216,19 @@ class _Repl(Generic[Place]):
                 told.set()
 
     def _close_turn(self, outcome: Outcome) -> None:
-        if outcome.status == "completed":
+        if self._is_interrupted or outcome.status == "cancelled":
+            self._say("note", "interrupted; the session goes on")
+        elif outcome.status == "completed":
             text = result_text(outcome)
             if text.strip() != outcome.last_text.strip():
                 self._say("answer", printable(text))
-        elif outcome.status == "cancelled":
-            self._say("note", "interrupted; the session goes on")
         else:
             self._say("error", one_line(f"{outcome.status}: {outcome.reason}", 1_000))
 
     async def _obey_interrupts(self, agent: Agent) -> None:
         while True:
             await self._terminal.wait_interrupt()
+            self._is_interrupted = True
             with trio.move_on_after(_INTERRUPT_SECONDS):
                 while agent.view().status not in ("idle", "closed"):
                     await agent.interrupt()

@@ -237,7 +237,7 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
 
 def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
     if node.processes is None:
-        node.processes = AgentProcesses(runtime.token, node.id)
+        node.processes = AgentProcesses(runtime.owner_token, node.id)
     if node.tool_state is None:
         node.tool_state = {}
     return ToolContext(

@@ -199,6 +199,7 @@ async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
     store = runtime.store
     tenure = await store.acquire(this_process(), takeover=takeover)
     tail, heads = await tail_heads(store, tenure.heads_seq)
+    runtime.owner_token = f"{runtime.token}-{tenure.epoch}"
     runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
     runtime.burst = Burst(runtime.journal)
     runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1

@@ -126,6 +126,8 @@ class Runtime:
         self.roots: trio.Nursery | None = None
         self.token = token
         """Marks the processes of this swarm's agents; the same for every owner of the store."""
+        self.owner_token = token
+        """The same with the epoch of this owner."""
         self.output_directory = output_directory
         self.process_environment = {
             name: value for name, value in settings.environment.items() if name not in PROVIDER_KEYS

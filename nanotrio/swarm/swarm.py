@@ -11,7 +11,7 @@ import trio
 
 from ..errors import ClosedError, UnknownAgentError
 from ..records import Head, Profile
-from ..tools import Leftover, find_leftovers
+from ..tools import Leftover, end_leftovers, find_leftovers
 from ..turn import Restart
 from .agent import Agent, view_of
 from .events import Event
@@ -149,7 +149,15 @@ class Swarm:
 
     async def leftovers(self) -> list[Leftover]:
         """Return processes that a former owner's agents left running when it was killed."""
-        return await find_leftovers(self._runtime.token)
+        return await find_leftovers(self._runtime.token, but=self._runtime.owner_token)
+
+    async def end_leftovers(self) -> list[Leftover]:
+        """Kill the processes that ``leftovers`` finds, and wait until they are gone; return what was found.
+
+        Do so before ``resume``: a command that outlived its agent must not go on beside the agent that is told of it.
+        """
+        seconds = self._runtime.settings.limits.max_reap_seconds
+        return await end_leftovers(self._runtime.token, seconds, but=self._runtime.owner_token)
 
     def statistics(self) -> SwarmStatistics:
         """Return counts; does not checkpoint."""

@@ -22,7 +22,7 @@ from .permissions import (
     tighter,
     without_person,
 )
-from .processes import AgentProcesses, Leftover, find_leftovers, reap_all
+from .processes import AgentProcesses, Leftover, end_leftovers, find_leftovers, reap_all
 from .shell import bash
 from .standard import standard_tools
 from .tool import Processes, Tool, ToolContext, ToolOutput
@@ -50,6 +50,7 @@ __all__ = [
     "argument_name",
     "bash",
     "edit",
+    "end_leftovers",
     "find_leftovers",
     "fit_output",
     "judge",
