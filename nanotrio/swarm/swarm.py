@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -312,7 +313,7 @@ def reopen(runtime: Runtime, node: Node) -> None:
 
 
 def _positive(value: float, what: str) -> float:
-    if not value >= 0:
+    if not value >= 0 or (what == "budget_usd" and math.isinf(value)):
         raise UsageError(f"{what} is {value:g}; give a positive number")
     return value
 
