@@ -79,8 +79,9 @@ class Slots:
                 node, parked = self._returning.popleft()
                 if parked.task is None:
                     continue
-                self.active += 1
-                node.has_slot = True
+                if not node.has_slot:  # two calls of one agent may come back together
+                    self.active += 1
+                    node.has_slot = True
                 self._pump.post(parked)
             elif self._pending and (self.active == 0 or self._has_room()):
                 node = self._pending.popleft()

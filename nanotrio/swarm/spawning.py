@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -81,7 +82,7 @@ def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits
 
 
 def _positive(value: float, what: str) -> float:
-    if not value >= 0:
+    if not value >= 0 or (what == "budget_usd" and math.isinf(value)):
         raise UsageError(f"{what} is {value:g}; give a positive number")
     return value
 
