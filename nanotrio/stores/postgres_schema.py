@@ -144,6 +144,8 @@ def explain(error: psycopg.Error, address: PostgresAddress) -> StoreError:
             text = f"another program holds locks on {where} ({reason}); end its transaction"
         case "57014":
             text = f"the server ended a statement on {where} ({reason}); raise its statement_timeout"
+        case "08P01" if "pooling mode" not in reason:
+            text = _unreached(reason, address)
         case "26000" | "42P05" | "08P01":
             text = (
                 f"a pooler in front of {where} mixes sessions ({reason}); set its pool_mode to transaction or session"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -21,14 +22,15 @@ from ..turn import Submit
 from .events import AgentSpawned
 from .mailroom import deliver
 from .node import Node
-from .result import check_result
+from .result import check_result, check_schema
 from .runtime import Kind, Runtime
 from .waiting import status_of
 
-__all__ = ["SwarmTree", "make_node", "profile_seq"]
+__all__ = ["SwarmTree", "check_budget", "make_node", "profile_seq"]
 
 _MAX_NAME_CHARACTERS = 40
 _MAX_LISTED = 200
+_MAX_DIGITS = 18
 MAX_KINDS = 1_000
 """Kinds of agents that are remembered; more only costs time."""
 
@@ -47,7 +49,7 @@ class SwarmTree:
         profiles: dict[tuple[object, ...], Profile] = {}
         plans = []
         for spec in specs:
-            schema = "" if spec.result_schema is None else msgspec.json.encode(spec.result_schema).decode()
+            schema = "" if spec.result_schema is None else check_schema(json.dumps(spec.result_schema))
             key = (
                 spec.model,
                 tuple(spec.tools or ()),
@@ -75,7 +77,7 @@ class SwarmTree:
         )
 
     def _named(self, node: Node, names: Sequence[str]) -> tuple[str, ...]:
-        from ..tools import tool_name  # noqa: PLC0415 - one name beside a local of the same
+        from ..tools import tool_name
 
         wanted = tuple([tool_name(name) for name in names])
         for name in wanted:
@@ -101,7 +103,7 @@ class SwarmTree:
         if address == "parent" and node.parent is not None:
             return node.parent.id
         number = address.rpartition(".")[2]
-        if number.isdecimal():
+        if number.isdecimal() and len(number) <= _MAX_DIGITS:
             found = self._runtime.nodes.get(int(number))
             if found is not None and found.root is node.root and address in (found.name, number):
                 return int(found.id)
@@ -132,7 +134,7 @@ class SwarmTree:
     def submit(self, agent: int, result: str) -> None:
         """Take the agent's result."""
         node = self._runtime.nodes[agent]
-        result = clean_text(result)
+        result = self._runtime.redactor.text(clean_text(result))
         check_result(node.profile.result_schema, result)
         self._runtime.absorb(node, Submit(result))
 
@@ -212,7 +214,7 @@ def check_spawn(runtime: Runtime, parent: Node | None, prompt: str, name: str, p
     Raises:
         UsageError, BudgetError, LimitError: what is wrong and what to do.
     """
-    prompt = clean_text(prompt)
+    prompt = runtime.redactor.text(clean_text(prompt))
     limits = profile.limits
     if not prompt.strip():
         raise UsageError("the prompt is empty; say what the agent is to do")
@@ -300,7 +302,8 @@ def _kind(runtime: Runtime, parent: Node | None, profile: Profile, own: Limits |
     for each in profile.tools:
         if each not in runtime.tools:
             raise UnknownToolError(
-                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; pass it in open_swarm(tools=[...])"
+                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; "
+                "pass it in open_swarm(tools=[...])"
             )
         if may_spawn or each not in SPAWNING:
             tools[each] = runtime.tools[each]
@@ -322,7 +325,7 @@ def find(runtime: Runtime, address: Any) -> Node | None:
     if isinstance(address, int):
         return runtime.nodes.get(address)
     number = str(address).rpartition(".")[2]
-    if number.isdecimal():
+    if number.isdecimal() and len(number) <= _MAX_DIGITS:
         node = runtime.nodes.get(int(number))
         return node if node is not None and address in (node.name, number) else None
     named = [
