@@ -33,10 +33,10 @@ import apsw
 import msgspec
 import trio
 
-from ..errors import FencedError, StoreDamagedError, StoreError, StoreOwnedError
+from ..errors import FencedError, StoreDamagedError, StoreError
 from ..records import Head, Record
 from .chains import Chains
-from .owner import state_of
+from .owner import refuse_if_alive
 from .place import file_identity, file_size
 from .sqlite_file import check_file, connect, explain, make_store
 from .store import Batch, Owner, StoreStatistics, Tenure
@@ -249,9 +249,7 @@ class SqliteStore:
         epoch, released, boot_id, pid, started, host = row
         former = Owner(boot_id=boot_id, pid=pid, started=started, host=host) if epoch else None
         if former and not released and not takeover:
-            state = state_of(former)
-            if state != "dead":
-                raise StoreOwnedError(_owned(self.path, former, owner, state), pid=pid, state=state)
+            refuse_if_alive(self.path, former, owner)
         db.execute(
             "UPDATE owner SET epoch = ?, batch = 0, released = 0, boot_id = ?, pid = ?, started = ?, host = ?",
             (epoch + 1, owner.boot_id, owner.pid, owner.started, owner.host),
@@ -382,14 +380,6 @@ class SqliteStore:
             await trio.sleep(pause)
             waited += pause
             pause = min(pause * 2, 0.1)
-
-
-def _owned(path: Path, former: Owner, owner: Owner, state: str) -> str:
-    if former == owner:
-        return f"{path} is open in this process already; close it there first"
-    where = f"process {former.pid}" + (f" on {former.host}" if state == "elsewhere" else "")
-    advice = "continue or end it" if state == "stopped" else "end it"
-    return f"{path} is owned by {where} ({state}); {advice}, or take the store over (--takeover)"
 
 
 def _roll_back(db: apsw.Connection) -> None:
