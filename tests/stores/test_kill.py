@@ -84,7 +84,7 @@ def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged
     for seed in range(KILLS):
         url = make_url(tmp_path, number)
         trio.run(look, url, _write_and_kill(url, seed), seed)
-        if known > 100_000:
+        if known > 30_000:  # what is checked is all of it, each time
             number += 1
             known = 0
 
