@@ -344,7 +344,7 @@ def decode_facts(data: bytes) -> tuple[Fact, ...]:
     """
     try:
         rows = cbor2.loads(data)
-    except (ValueError, EOFError, OverflowError, MemoryError) as error:
+    except (cbor2.CBORDecodeError, ValueError, EOFError, OverflowError, MemoryError) as error:
         raise RecordError(f"a record of {len(data)} bytes is not CBOR: {error}") from error
     try:
         return msgspec.convert((rows,), _Facts).facts

@@ -13,8 +13,8 @@ from .store import Store
 
 __all__ = ["Address", "open_store", "parse_url"]
 
-_FILES = ("sqlite", "jsonl")
-_LATER = ("postgres", "postgresql", "sqlite+rows", "postgres+rows", "postgresql+rows")
+_FILES = ("sqlite", "sqlite+rows", "jsonl")
+_LATER = ("postgres", "postgresql", "postgres+rows", "postgresql+rows")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -74,4 +74,5 @@ async def open_store(url: str, *, read_only: bool = False, fsync: bool = False) 
     address = parse_url(url)
     if address.scheme == "jsonl":
         return await JsonlStore.open(address.path, read_only=read_only, fsync=fsync)
-    return await SqliteStore.open(address.path, read_only=read_only, fsync=fsync)
+    rows = address.scheme == "sqlite+rows"
+    return await SqliteStore.open(address.path, read_only=read_only, fsync=fsync, rows=rows)

@@ -33,7 +33,7 @@ def test_a_path_is_made_absolute() -> None:
         ("mysql://host/x", "no kind of store is called 'mysql'"),
         ("jsonl:", "write jsonl:PATH"),
         ("postgres://host/db?swarm=x", "not in this version"),
-        ("sqlite+rows:x", "not in this version"),
+        ("sqlite+rows:", "write sqlite+rows:PATH"),
     ],
 )
 def test_an_address_that_cannot_be_used_says_what_to_write(url: str, words: str) -> None:
@@ -43,7 +43,7 @@ def test_an_address_that_cannot_be_used_says_what_to_write(url: str, words: str)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
+@pytest.mark.parametrize("kind", ["sqlite", "sqlite+rows", "jsonl"])
 def test_an_address_opens_a_store(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         store = await open_store(f"{kind}:{tmp_path}/swarm.db")

@@ -24,6 +24,7 @@ _ROOT = str(_WRITER.parents[2])
 
 STORES: list[tuple[str, Callable[[Path, int], str]]] = [
     ("sqlite", lambda folder, number: f"sqlite:{folder}/{number}.db"),
+    ("sqlite+rows", lambda folder, number: f"sqlite+rows:{folder}/{number}.db"),
     ("jsonl", lambda folder, number: f"jsonl:{folder}/{number}.jsonl"),
 ]
 """Kinds of store, each with its name and the address of its store of some number, a new one where that is new."""
