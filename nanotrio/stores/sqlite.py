@@ -189,7 +189,10 @@ class SqliteStore:
         """Return the records that follow ``after_seq``; see ``Store.scan``."""
 
         def read(db: apsw.Connection) -> list[Record]:
-            return [record_of(seq, body) for seq, body in db.execute(_SCAN, (after_seq, limit))]
+            records = [record_of(seq, body) for seq, body in db.execute(_SCAN, (after_seq, limit))]
+            if records and (records[0].seq != after_seq + 1 or records[-1].seq != after_seq + len(records)):
+                raise apsw.CorruptError(f"records that follow record {after_seq} are missing")
+            return records
 
         return await self._read(read, inline=limit <= _INLINE_ROWS)
 

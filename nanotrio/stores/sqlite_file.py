@@ -43,8 +43,14 @@ FRONT = struct.Struct("<qqq")
 """The beginning of ``log.body``: prev, agent, at_us."""
 
 
-def record_of(seq: int, body: bytes) -> Record:
-    """Return the record in a row of ``log``."""
+def record_of(seq: int, body: bytes | None) -> Record:
+    """Return the record in a row of ``log``.
+
+    Raises:
+        apsw.CorruptError: there is none, as in a page that was lost.
+    """
+    if body is None or len(body) < FRONT.size:
+        raise apsw.CorruptError(f"record {seq} is empty")
     prev, agent, at_us = FRONT.unpack_from(body)
     return Record(seq, prev, agent, at_us, body[24:])
 
@@ -155,7 +161,8 @@ def explain(error: apsw.Error, path: Path | str) -> StoreError:
     match error:
         case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
             return StoreDamagedError(
-                f"{path} is damaged ({error}); put a copy back, or save what can be read with `sqlite3 {path} .recover`"
+                f"{path} is damaged ({error}); put a copy back, or save what can be read with "
+                f"`nanotrio store repair sqlite:{path}`"
             )
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return StoreError(f"another program keeps {path} busy with a transaction of its own; end that program")

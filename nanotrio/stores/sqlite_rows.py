@@ -8,6 +8,7 @@ are not enforced, since the log is the truth and a fact in it that nobody unders
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import apsw
 import msgspec
@@ -28,7 +29,7 @@ from .rows import (
     changes_in_rounds,
     project,
 )
-from .sqlite_file import record_of
+from .sqlite_file import connect, explain, record_of
 
 __all__ = ["catch_up", "drop_tables", "make_tables", "rows_seq", "write_rows"]
 
@@ -173,13 +174,31 @@ _encode = msgspec.json.Encoder().encode
 def make_tables(db: apsw.Connection) -> None:
     """Make the tables, empty; does nothing where they are there in the form of this version. Inside a transaction."""
     if rows_seq(db) < 0:
-        drop_tables(db)
+        _drop(db)
         db.execute(_SCHEMA)
         db.execute("INSERT INTO rows_mark VALUES (1, ?, 0, 0)", (ROWS_FORM,))
 
 
-def drop_tables(db: apsw.Connection) -> None:
-    """Remove the tables; inside a transaction."""
+def drop_tables(path: Path) -> None:
+    """Remove the tables of a store that this process owns, so that they are made anew; blocks.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        db = connect(path, read_only=False)
+        try:
+            db.set_busy_timeout(10_000)
+            db.execute("BEGIN IMMEDIATE")
+            _drop(db)
+            db.execute("COMMIT")
+        finally:
+            db.close()
+    except apsw.Error as error:
+        raise explain(error, path) from error
+
+
+def _drop(db: apsw.Connection) -> None:
     for table in reversed(_TABLES):
         db.execute(f"DROP TABLE IF EXISTS {table}")
 
