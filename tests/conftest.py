@@ -19,9 +19,10 @@ import trio
 import trio.testing
 
 from tests import counts
+from tests.stores.kinds import new_url
 from tests.stores.postgres_server import own_postgres, postgres
 
-__all__ = ["autojump_clock", "own_postgres", "postgres"]
+__all__ = ["autojump_clock", "new_url", "own_postgres", "postgres"]
 
 DEADLINE_SECONDS = 60.0
 

@@ -1,0 +1,24 @@
+"""Every kind of store by its address, a new one each time, for tests that all kinds must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.stores.postgres_server import new_swarm
+
+__all__ = ["KINDS", "new_url"]
+
+KINDS = ("sqlite", "sqlite+rows", "jsonl", "postgres")
+
+
+@pytest.fixture(params=KINDS)
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Gives the address of a store that is not there yet, another one each time."""
+    kind: str = request.param
+    if kind == "postgres":
+        server = request.getfixturevalue("postgres")
+        return lambda: str(server.url(new_swarm()))
+    return lambda: f"{kind}:{tmp_path / new_swarm()}.store"
