@@ -11,9 +11,14 @@ down the lineage; every agent's session is a chain of records in a store that su
         print(outcome.status, outcome.result, outcome.cost_usd)
 """
 
-from .limits import Limits
-from .swarm import Agent, AgentView, Approval, Outcome, Swarm, open_swarm, read_session, read_store
-from .tools import Tool, ToolContext, ToolOutput, tool
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .limits import Limits
+    from .swarm import Agent, AgentView, Approval, Outcome, Swarm, open_swarm, read_session, read_store
+    from .tools import Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
     "Agent",
@@ -30,3 +35,14 @@ __all__ = [
     "read_store",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: the whole takes a quarter of a second, which a pytest that has the plugin would pay."""
+    if name in __all__:
+        home = "limits" if name == "Limits" else "tools" if name in ("Tool", "ToolContext", "ToolOutput", "tool") else "swarm"
+        value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
+        return value
+    if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,11 +18,20 @@ import pytest
 import trio
 import trio.testing
 
+from nanotrio.testing.pytest_plugin import crash_runner, nanotrio_forks, nanotrio_store
 from tests import counts
 from tests.stores.kinds import new_url
 from tests.stores.postgres_server import own_postgres, postgres
 
-__all__ = ["autojump_clock", "new_url", "own_postgres", "postgres"]
+__all__ = [
+    "autojump_clock",
+    "crash_runner",
+    "nanotrio_forks",
+    "nanotrio_store",
+    "new_url",
+    "own_postgres",
+    "postgres",
+]
 
 DEADLINE_SECONDS = 60.0
 

@@ -20,6 +20,9 @@ EXAMPLES = _count("EXAMPLES", 50, 2_000)
 KILLS = _count("KILLS", 20, 200)
 """SIGKILLs of a process that writes to a store."""
 
+SWARM_KILLS = _count("SWARM_KILLS", 4, 500)
+"""SIGKILLs of a swarm of 200 agents that is then resumed, on each kind of store."""
+
 JOB_KILLS = _count("JOB_KILLS", 4, 50)
 """SIGKILLs of a whole job that is then continued."""
 

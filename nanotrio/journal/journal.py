@@ -35,6 +35,7 @@ from typing import TypeAlias
 import outcome
 import trio
 
+from .. import crash
 from ..errors import ClosedError, FencedError, LimitError, StoreDamagedError, StoreError
 from ..records import Head, Record
 from ..stores.store import Batch, Store, Tenure
@@ -347,6 +348,7 @@ class Journal:
         if self._flight is None:
             return
         batch = self._flight
+        crash.pass_commit("before", batch.records, batch.heads)
         pause = _RETRY_FIRST_SECONDS
         while True:
             try:
@@ -361,8 +363,11 @@ class Journal:
                 if self._gave_up:
                     return
                 pause = min(pause * 2, _RETRY_LAST_SECONDS)
+        crash.pass_commit("after", batch.records, batch.heads)
         self._settle(batch)
+        crash.pass_point("before-acknowledgement", self.durable_seq)
         await self._wake_waiters()
+        crash.pass_point("after-acknowledgement", self.durable_seq)
 
     def _cut(self) -> Batch | None:
         """Take the next batch off the queue, None where there is nothing to write."""

@@ -27,6 +27,7 @@ from typing import TypeVar
 import msgspec
 import trio
 
+from .. import crash
 from ..errors import FencedError, NanotrioError, StoreDamagedError, StoreError
 from ..records import FORMAT_VERSION, Head, Record
 from .chains import Chains
@@ -261,6 +262,9 @@ class JsonlStore:
             start = self._log.segments[-1].end
             if size > start:  # of a batch that was given up
                 segment.cut(start)
+            if crash.here is not None:
+                segment.write(block[: len(block) // 2], start)
+                crash.here("in-commit", last_seq)
             segment.write(block, start, fsync=self._fsync)
             self._check_fence()
             self._entry = (batch.number, _Entry(records[0].seq, len(records), start, start + len(block)))

@@ -42,6 +42,8 @@ from psycopg.pq import Conninfo, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
+from .. import crash
+
 __all__ = ["TrioConnection", "connect"]
 
 _T = TypeVar("_T")
@@ -115,6 +117,9 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
         with self.lock.held():  # type: ignore[attr-defined]
             formats = [Format.BINARY] * len(parameters)
             self.pgconn.send_query_params(query, parameters, types, formats, Format.BINARY)
+            if crash.here is not None:
+                self.pgconn.flush()
+                crash.here("in-commit", 0)
             results = await self.wait(generators.execute(self.pgconn))
         result: PGresult = results[-1]
         if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):

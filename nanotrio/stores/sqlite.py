@@ -32,6 +32,7 @@ import apsw
 import msgspec
 import trio
 
+from .. import crash
 from ..errors import FencedError, StoreDamagedError, StoreError
 from ..records import Head, Record
 from .chains import Chains
@@ -287,6 +288,8 @@ class SqliteStore:
                     db.execute(_MERGE, (apsw.carray(texts),))
                 if batch.heads_seq is not None:
                     db.execute("UPDATE mark SET heads_seq = ?", (batch.heads_seq,))
+            if crash.here is not None:
+                crash.here("in-commit", batch.records[-1].seq if batch.records else 0)
             db.execute("COMMIT")
         except BaseException:
             _roll_back(db)

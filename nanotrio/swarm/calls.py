@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import trio
 
+from .. import crash
 from ..budget import Ledger
 from ..errors import BudgetError, ModelError
 from ..limits import usd
@@ -44,6 +45,8 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         if is_capped and runtime.settings.durability != "async":
             await runtime.durable(seq)
         emit = _emitter(runtime, node) if runtime.watchers.count else None
+        if crash.here is not None:
+            crash.here("before-model-call", node.id)
         reply = await node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
     except ModelError as error:
         _attempt_failed(runtime, node, error, amount)
@@ -93,9 +96,13 @@ def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount
     usage = reply.usage
     price = node.model.price
     cost = price.cost_nano(usage) if price else None
+    if crash.here is not None:
+        crash.here("after-model-reply", node.id)
     node.ledger.settle(amount, cost or 0)
     parts = runtime.redactor.parts(reply.parts)
     runtime.absorb(node, ModelReplied(Replied(node.model.name, parts, reply.stop, usage, cost)))
+    if crash.here is not None:
+        crash.here("after-reply-record", node.id)
     runtime.gate(node).succeeded()
     node.body_bytes, node.input_tokens = body_bytes, usage.input + usage.cache_read + usage.cache_write
     admit_next(runtime, node)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import trio
 
+from .. import crash
 from ..errors import NanotrioError, ToolError
 from ..messages import ToolCall, ToolResult
 from ..tools import (
@@ -68,10 +69,14 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
     jobs = [job for job in jobs if job.pending is not None or await _is_permitted(runtime, node, job)]
     effects = [job for job in jobs if job.pending is None and job.tool.effect]
     if effects:
+        if crash.here is not None:
+            crash.here("before-intent", node.id)
         runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
     seq = runtime.append()
     if effects and runtime.settings.durability != "async":
         await runtime.durable(seq)
+    if effects and crash.here is not None:
+        crash.here("after-intent", node.id)
     if len(jobs) == 1:
         await _run(runtime, node, jobs[0])
     elif jobs:
@@ -186,10 +191,16 @@ async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))
+        if crash.here is not None and job.tool.effect:
+            crash.here("before-effect", node.id)
         output = await _call(runtime, node, job)
+        if crash.here is not None and job.tool.effect:
+            crash.here("after-effect", node.id)
     if output is not None:
         _answer(runtime, node, job.call, output.content, is_error=output.is_error)
         runtime.append()
+        if crash.here is not None and job.tool.effect:
+            crash.here("after-result", node.id)
 
 
 async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:

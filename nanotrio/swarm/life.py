@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias, assert_never
 
 import trio
 
+from .. import crash
 from ..messages import Text
 from ..records import MailTaken, TurnStarted
 from ..turn import AskModel, Decision, EndTurn, Retry, RunTools, Stop, advance
@@ -133,7 +134,11 @@ async def _live(runtime: Runtime, node: Node) -> bool:
             await runtime.room()
         decision = advance(session, node.limits)
         if decision.facts:
+            if crash.here is not None:
+                crash.here("before-read", node.id)
             runtime.record(node, decision.facts)
+            if crash.here is not None:
+                crash.here("after-read", node.id)
             if isinstance(decision.facts[0], TurnStarted):
                 _turn_began(runtime, node)
         if decision.effect is None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import trio
 
+from .. import crash
 from ..errors import ClosedError, LimitError
 from ..messages import clean_text
 from ..records import MailArrived, MailKind, MailReturned
@@ -102,6 +103,8 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
     text = runtime.redactor.text(clean_text(text))
     mail = MailArrived(kind, sender.id if sender else 0, text, sender.name if sender else "")
     runtime.record(to, (mail,))
+    if crash.here is not None:
+        crash.here("after-mail", to.id)
     runtime.wake(to)
     return session.last_seq
 

@@ -30,6 +30,7 @@ from typing import Any
 import msgspec
 import trio
 
+from .. import crash
 from ..errors import NanotrioError, UsageError
 from ..journal import Journal
 from ..limits import Limits
@@ -197,7 +198,11 @@ def _prepare(
 async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
     """Become the store's writer and read what is unfinished in it."""
     store = runtime.store
+    if crash.here is not None:
+        crash.here("before-takeover", 0)
     tenure = await store.acquire(this_process(), takeover=takeover)
+    if crash.here is not None:
+        crash.here("after-takeover", tenure.last_seq)
     tail, heads = await tail_heads(store, tenure.heads_seq)
     runtime.owner_token = f"{runtime.token}-{tenure.epoch}"
     runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
@@ -271,8 +276,12 @@ async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: b
 
 async def _finish(runtime: Runtime, error: BaseException | None) -> None:
     """Write what is queued, then let the block's own error, or the store's, out."""
+    if crash.here is not None:
+        crash.here("before-close", runtime.journal.durable_seq)
     try:
         await runtime.journal.aclose(trio.current_time() + FLUSH_SECONDS)
+        if crash.here is not None:
+            crash.here("after-close", runtime.journal.durable_seq)
     except NanotrioError as lost:
         if runtime.fatal is None and error is None:
             raise

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import cbor2
 import msgspec
 
+from .. import crash
 from ..errors import StoreDamagedError, UnknownAgentError
 from ..records import Content, Head, Profile, decode_facts
 from ..session import Session
@@ -144,6 +145,8 @@ def _enter(runtime: Runtime, sessions: Sequence[Session], profiles: dict[int, Pr
 
 def _restart(runtime: Runtime, nodes: Sequence[Node]) -> None:
     """Record that unfinished turns are taken up, and queue every unfinished agent."""
+    if crash.here is not None:
+        crash.here("before-resume", nodes[0].root.id if nodes else 0)
     for node in nodes:
         session = node.session
         if not session.is_unfinished:
@@ -158,6 +161,8 @@ def _restart(runtime: Runtime, nodes: Sequence[Node]) -> None:
         if node.session.is_unfinished:
             runtime.slots.enqueue(node)
     runtime.append()
+    if crash.here is not None:
+        crash.here("after-resume", nodes[0].root.id if nodes else 0)
 
 
 def _is_repeatable(node: Node, name: str) -> bool:

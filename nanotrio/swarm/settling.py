@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .. import crash
 from ..records import ChildEnded, Closed, Fact, Settled, TurnStarted
 from ..turn import Stop
 from .events import TurnFinished
@@ -21,8 +22,12 @@ __all__ = ["close", "close_unstarted", "end_sealed", "give_up", "settle", "tell_
 
 def settle(runtime: Runtime, node: Node) -> None:
     """The agent has nothing left to do: write it down, tell the parent, give everything back. No await."""
+    if crash.here is not None:
+        crash.here("before-settle", node.id)
     _report(runtime, node, (Settled(),))
     _leave(runtime, node)
+    if crash.here is not None:
+        crash.here("after-settle", node.id)
 
 
 def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
@@ -76,6 +81,8 @@ def close(runtime: Runtime, node: Node) -> None:
     session = node.session
     if session.status == "closed":
         return
+    if crash.here is not None:
+        crash.here("before-cancel", node.id)
     reason = node.stop[1] if node.stop else "cancelled"
     if session.turn is None and session.turns == 0:
         runtime.record(node, (TurnStarted(1, session.last_seq),))
@@ -83,6 +90,8 @@ def close(runtime: Runtime, node: Node) -> None:
         runtime.absorb(node, Stop("cancelled", reason))
     return_unread(runtime, node)
     runtime.record(node, (Closed(reason),))
+    if crash.here is not None:
+        crash.here("after-cancel", node.id)
 
 
 def end_sealed(runtime: Runtime, node: Node) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import cbor2
 import msgspec
 
+from .. import crash
 from ..budget import Ledger
 from ..errors import BudgetError, ClosedError, LimitError, ToolError, UnknownAgentError, UnknownToolError, UsageError
 from ..limits import HARD_MAX_DEPTH, Limits, nano_usd, usd
@@ -235,6 +236,8 @@ def spawn_nowait(
     """Make an agent that was checked, with its first mail, within the open group, and queue it for a slot."""
     agent = runtime.next_agent
     runtime.next_agent += 1
+    if crash.here is not None:
+        crash.here("before-spawn", agent)
     seq = profile_seq(runtime, profile)
     session = Session(agent)
     node = make_node(runtime, session, parent, profile)
@@ -253,6 +256,8 @@ def spawn_nowait(
     root.descendants += 1 if parent else 0
     runtime.count(node)
     runtime.slots.enqueue(node)
+    if crash.here is not None:
+        crash.here("after-spawn", agent)
     if runtime.watchers.count:
         runtime.emit(node, AgentSpawned(node.id, node.name, spawned.parent, session.task))
     return node

@@ -1,8 +1,11 @@
-"""A store that fails on demand, around a real one."""
+"""A store that fails on demand or by a seed, around a real one."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+
+import trio
 
 from ..errors import StoreError
 from ..records import Head, Record
@@ -12,7 +15,14 @@ __all__ = ["UnreliableStore"]
 
 
 class UnreliableStore:
-    """Passes everything on to ``store``, but for commits while something is set here.
+    """Passes everything on to ``store``, but for commits while something is set here, or by chance.
+
+    Args:
+        store: the store that keeps what is written.
+        seed: what is drawn from; the same seed has the same faults at the same commits.
+        fail: the share of commits that raise ``StoreError`` and write nothing.
+        lose: the share that are made and then raise, as when a server's answer is lost.
+        delay_seconds: each commit waits for up to so long before, on Trio's clock.
 
     Attributes:
         error: while set, every commit raises it and writes nothing.
@@ -20,8 +30,14 @@ class UnreliableStore:
         refused: how many commits raised so far.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, seed: int = 0, *, fail: float = 0.0, lose: float = 0.0, delay_seconds: float = 0.0
+    ) -> None:
         self.store = store
+        self._chance = random.Random(seed)  # noqa: S311 - the same faults again are the point
+        self._fail = fail
+        self._lose = lose
+        self._delay_seconds = delay_seconds
         self.error: StoreError | None = None
         self.lost_answers = 0
         self.refused = 0
@@ -31,13 +47,20 @@ class UnreliableStore:
         return await self.store.acquire(owner, takeover=takeover)
 
     async def commit(self, batch: Batch) -> None:
-        """See ``Store.commit``; fails as the attributes say."""
+        """See ``Store.commit``; fails as the attributes and the chance say."""
         if self.error is not None:
             self.refused += 1
             raise self.error
+        luck = 1.0
+        if self._fail or self._lose or self._delay_seconds:
+            luck, delay = self._chance.random(), self._chance.random() * self._delay_seconds
+            await trio.sleep(delay)
+        if luck < self._fail:
+            self.refused += 1
+            raise StoreError("a commit failed on purpose")
         await self.store.commit(batch)
-        if self.lost_answers:
-            self.lost_answers -= 1
+        if self.lost_answers or luck < self._fail + self._lose:
+            self.lost_answers = max(0, self.lost_answers - 1)
             self.refused += 1
             raise StoreError("the answer to a commit was lost")
 

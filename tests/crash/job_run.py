@@ -20,14 +20,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import trio
 
+from nanotrio.stores import open_store
+from nanotrio.testing.calls import Calls, read_calls
 from tests.invocation import COMMAND, environment_in
 from tests.job.brain import SUMMARY
 from tests.job.repository import PROMPT, JobRepository, make_repository
 from tests.servers.request_log import changed_results
 from tests.servers.server_process import ServerProcess
 
-from .ledger import Ledger, read_ledger
 
 __all__ = ["MODELS", "Kill", "Timing", "Trial", "measure", "plan", "run_trial", "summary"]
 
@@ -151,23 +153,23 @@ def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill
     setting = _setting(parent, server, model)
     trial = Trial(kills=kills)
     marks = [len(server.requests())]
-    crash = Ledger()
+    crash = Calls()
     for kill in kills:
         if not _killed(setting, kill, crash):
             trial.late += 1
-        crash = _ledger(setting)
+        crash = _calls(setting)
         trial.between += bool(crash.open_effects())
         trial.before += not crash.started
         marks.append(len(server.requests()))
     _finish(setting, crash, trial)
-    after = _ledger(setting)
+    after = _calls(setting)
     trial.problems += after.problems_after(crash)
     trial.problems += setting.repository.problems()
     requests = server.requests()
     trial.problems += [
         f"request {seen.number} was refused: {seen.problem}" for seen in requests[marks[0] :] if seen.problem
     ]
-    # Across a kill a result may change into an unknown one: it was told before it was durable. The ledgers see to that.
+    # Across a kill a result may change into an unknown one: it was told before it was durable. The calls in the store see to that.
     for start, stop in itertools.pairwise([*marks, len(requests)]):
         changed = changed_results(requests[start:stop])
         trial.problems += [f"{key} was told differently: {told}" for key, told in changed.items()]
@@ -177,15 +179,22 @@ def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill
     return trial
 
 
-def _ledger(setting: _Setting) -> Ledger:
-    return read_ledger(setting.url) if Path(setting.url.removeprefix("sqlite:")).exists() else Ledger()
+def _calls(setting: _Setting) -> Calls:
+    async def read() -> Calls:
+        store = await open_store(setting.url, read_only=True)
+        try:
+            return await read_calls(store)
+        finally:
+            await store.aclose()
+
+    return trio.run(read) if Path(setting.url.removeprefix("sqlite:")).exists() else Calls()
 
 
-def _prompt(crash: Ledger) -> tuple[str, ...]:
+def _prompt(crash: Calls) -> tuple[str, ...]:
     return ("-c", "-p", "continue") if crash.started else ("-p", PROMPT)
 
 
-def _killed(setting: _Setting, kill: Kill, crash: Ledger) -> bool:
+def _killed(setting: _Setting, kill: Kill, crash: Calls) -> bool:
     """Start or continue the job and kill it; False where it ended before."""
     begins = sum(line.startswith("begin ") for line in setting.repository.effect_lines())
     with setting.start(*_prompt(crash)) as process:
@@ -206,7 +215,7 @@ def _killed(setting: _Setting, kill: Kill, crash: Ledger) -> bool:
     return False
 
 
-def _finish(setting: _Setting, crash: Ledger, trial: Trial) -> None:
+def _finish(setting: _Setting, crash: Calls, trial: Trial) -> None:
     """Continue until the model says that all is done; it should take one run."""
     for _ in range(_MAX_CONTINUES):
         with setting.start(*_prompt(crash)) as process:
