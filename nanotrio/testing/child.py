@@ -35,7 +35,7 @@ class Child(Protocol):
         ...
 
     def errors(self) -> str:
-        """Return what it has written to stdout and stderr."""
+        """Return what it wrote to stdout and stderr; once, when it is gone."""
         ...
 
 
@@ -150,5 +150,6 @@ def _paths() -> str:
 
 
 def _text_of(output: IO[bytes]) -> str:
-    output.seek(0)
-    return output.read().decode(errors="replace")
+    with output:
+        output.seek(0)
+        return output.read().decode(errors="replace")
