@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -33,12 +34,16 @@ class Order(msgspec.Struct, frozen=True):
 
 def _serve(descriptor: int) -> None:
     """Fork a child for each order; say its number, and when asked to, how it ended."""
+    import nanotrio.swarm  # noqa: F401 - imported once, for all of them
+
     with socket.socket(fileno=descriptor) as orders:
         while True:
             data, descriptors, _, _ = socket.recv_fds(orders, _ORDER_BYTES, 2)
             if not data:
                 return
             order = msgspec.json.decode(data, type=Order)
+            with suppress(Exception):  # the child finds the same, and says so
+                find_program(order.program)
             child = os.fork()
             if not child:
                 orders.close()
