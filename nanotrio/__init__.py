@@ -40,7 +40,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import what is asked for: the whole takes a quarter of a second, which a pytest that has the plugin would pay."""
     if name in __all__:
-        home = "limits" if name == "Limits" else "tools" if name in ("Tool", "ToolContext", "ToolOutput", "tool") else "swarm"
+        home = (
+            "limits"
+            if name == "Limits"
+            else "tools"
+            if name in ("Tool", "ToolContext", "ToolOutput", "tool")
+            else "swarm"
+        )
         value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
         return value
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):

@@ -1,7 +1,8 @@
 """The points at which a process may be made to die, by name, so that tests can have a crash exactly there.
 
 The rooms of nanotrio pass a point by ``if crash.here is not None: crash.here(NAME, NUMBER)``: one look at a module's
-name where nothing is armed; what is passed once a commit may call ``pass_point``. ``nanotrio.testing.crash_at`` arms; nothing else sets ``here``.
+name where nothing is armed; what is passed once a commit calls ``pass_point`` or ``pass_commit``.
+``nanotrio.testing.crash_at`` arms; nothing else sets ``here``.
 """
 
 from __future__ import annotations

@@ -19,16 +19,15 @@ if TYPE_CHECKING:
         assert_results_kept,
     )
     from .calls import Calls, read_calls
-    from .check_store import check_store
     from .child import Forks
     from .crash_run import Crash, Kill, run_until_killed
     from .crash_runner import CrashCounts, CrashRunner
     from .crashing import arm_from_environment, crash_at, disarm, report_acknowledged
     from .effects import EffectsLog, log_effects, read_effects
+    from .tool_faults import unreliable_tool
     from .trial import Trial
     from .unreliable_model import UnreliableModel
     from .unreliable_store import UnreliableStore
-    from .unreliable_tool import unreliable_tool
 
 __all__ = [
     "CRASH_POINTS",
@@ -49,7 +48,6 @@ __all__ = [
     "assert_prefix",
     "assert_replays",
     "assert_results_kept",
-    "check_store",
     "crash_at",
     "disarm",
     "log_effects",
@@ -66,7 +64,6 @@ def __getattr__(name: str) -> Any:
         "..crash": ("CRASH_POINTS",),
         ".assertions": tuple(each for each in __all__ if each.startswith("assert_")),
         ".calls": ("Calls", "read_calls"),
-        ".check_store": ("check_store",),
         ".child": ("Forks",),
         ".crash_run": ("Crash", "Kill", "run_until_killed"),
         ".crash_runner": ("CrashCounts", "CrashRunner"),
@@ -75,7 +72,7 @@ def __getattr__(name: str) -> Any:
         ".trial": ("Trial",),
         ".unreliable_model": ("UnreliableModel",),
         ".unreliable_store": ("UnreliableStore",),
-        ".unreliable_tool": ("unreliable_tool",),
+        ".tool_faults": ("unreliable_tool",),
     }
     for home, names in homes.items():
         if name in names:

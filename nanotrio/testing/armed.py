@@ -67,7 +67,7 @@ def _run(order: Order, acknowledged: int, errors: int) -> NoReturn:
         arm_from_environment({**order.environment, "NANOTRIO_ACKNOWLEDGED_FD": str(acknowledged)})
         run_program(find_program(order.program), order.trial)
         code = 0
-    except BaseException:  # noqa: BLE001 - whatever it is, it is this process's last word
+    except BaseException:  # noqa: BLE001, ASYNC103 - whatever it is, it is this process's last word
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -32,8 +32,8 @@ _SLICE = 256
 async def assert_prefix(store: Store, acknowledged: int = 0) -> None:
     """The log is a prefix of the one order: numbered without a gap, each record after the one it follows.
 
-    Every record up to ``acknowledged``, the greatest number that was acknowledged as durable, is there; and each lies on
-    the chain of its agent, which heads and tail lead to. What the records hold is not looked at.
+    Every record up to ``acknowledged``, the greatest number that was acknowledged as durable, is there; and each lies
+    on the chain of its agent, which heads and tail lead to. What the records hold is not looked at.
     """
     last, problems = 0, []
     newest: dict[int, int] = {}
@@ -50,7 +50,9 @@ async def assert_prefix(store: Store, acknowledged: int = 0) -> None:
         problems.append(f"heads are said to be true up to record {heads_seq}, and the log ends at {last}")
     for head in await _all_heads(store):
         if head.last_seq > newest.get(head.agent, 0) or head.last_seq < newest[head.agent] <= heads_seq:
-            problems.append(f"the head of {head.name} names record {head.last_seq}, its last is {newest.get(head.agent)}")
+            problems.append(
+                f"the head of {head.name} names record {head.last_seq}, its last is {newest.get(head.agent)}"
+            )
     _raise("the log is no prefix", problems)
 
 
@@ -180,7 +182,9 @@ async def assert_replays(store: Store) -> None:
     known = {head.agent for head in heads} | set(tail.last_seq)
     last = 0
     while records := await store.scan(last):
-        problems += [f"agent {record.agent} has no head" for record in records if record.agent and record.agent not in known]
+        problems += [
+            f"agent {record.agent} has no head" for record in records if record.agent and record.agent not in known
+        ]
         last = records[-1].seq
     _raise("heads are not what the records make", problems)
 

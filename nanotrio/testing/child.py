@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Protocol
+from typing import IO, Protocol, Self
 
 import msgspec
 
@@ -127,7 +127,7 @@ class Forks:
             self._process.kill()
             self._process.wait()
 
-    def __enter__(self) -> Forks:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -88,7 +88,9 @@ def run_until_killed(
         exit_code = child.wait()
     output = child.errors()
     if not in_time:
-        raise TimeoutError(f"the program neither died nor ended within {deadline_seconds:g} s; it wrote: {output[-2000:]}")
+        raise TimeoutError(
+            f"the program neither died nor ended within {deadline_seconds:g} s; it wrote: {output[-2000:]}"
+        )
     whole = len(heard) // _NUMBER_BYTES
     numbers = struct.unpack(f"<{whole}q", heard[: whole * _NUMBER_BYTES])
     return Crash(

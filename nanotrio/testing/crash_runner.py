@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from pathlib import Path
 
 import msgspec
 import trio
@@ -52,7 +51,7 @@ class CrashCounts(msgspec.Struct):
 
     def __str__(self) -> str:
         return (
-            f"seed {self.seed}, {self.kills} kills, {self.between} between intent and result, {self.late} came too late; "
+            f"seed {self.seed}, {self.kills} kills, {self.between} between intent and result, {self.late} too late; "
             f"calls: {self.dispatched} dispatched, {self.finished} finished, {self.unknown} unknown"
         )
 

@@ -25,8 +25,8 @@ class EffectsLog(msgspec.Struct, frozen=True):
 def log_effects(of: Tool | Callable[..., Any], path: str | Path) -> Tool:
     """Return a tool that does the same and notes each run in the file at ``path``, before and after.
 
-    A line is ``begin AGENT CALL`` or ``end AGENT CALL``, appended by one write, so a kill leaves whole lines and several
-    processes may share the file. A run that was killed, or was cancelled, or raised, has a beginning and no end.
+    A line is ``begin AGENT CALL`` or ``end AGENT CALL``, appended by one write, so a kill leaves whole lines and
+    several processes may share the file. A run that was killed, cancelled, or raised has a beginning and no end.
     """
     made = of if isinstance(of, Tool) else tool(of)
     place = str(path)

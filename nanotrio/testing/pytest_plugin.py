@@ -42,10 +42,10 @@ class MakeRunner(Protocol):
 
 @pytest.fixture
 def nanotrio_store(tmp_path: Path) -> Callable[[str], str]:
-    """Gives the address of a store that is not there yet, for a kind: ``nanotrio_store("sqlite")``; a new one each time.
+    """Gives the address of a store that is not there yet, a new one each time: ``nanotrio_store("sqlite")``.
 
-    Kinds are ``sqlite``, ``sqlite+rows``, ``jsonl``, and those on the server that ``NANOTRIO_TEST_POSTGRES`` names, as in
-    ``postgres://me@localhost/test``; without it a test that asks for one is skipped.
+    Kinds are ``sqlite``, ``sqlite+rows``, ``jsonl``, and those on the server that ``NANOTRIO_TEST_POSTGRES`` names, as
+    in ``postgres://me@localhost/test``; without it a test that asks for one is skipped.
     """
 
     def make(kind: str = "sqlite") -> str:

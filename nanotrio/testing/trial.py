@@ -65,7 +65,9 @@ def find_program(name: str) -> Callable[[Trial], Any]:
     module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     found: Callable[[Trial], Any] | None = getattr(module, function, None)
     if found is None:
-        raise UsageError(f"{place} has no function {function!r}; a program is named module:function or file.py:function")
+        raise UsageError(
+            f"{place} has no function {function!r}; a program is named module:function or file.py:function"
+        )
     return found
 
 

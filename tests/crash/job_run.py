@@ -30,7 +30,6 @@ from tests.job.repository import PROMPT, JobRepository, make_repository
 from tests.servers.request_log import changed_results
 from tests.servers.server_process import ServerProcess
 
-
 __all__ = ["MODELS", "Kill", "Timing", "Trial", "measure", "plan", "run_trial", "summary"]
 
 MODELS = ("anthropic/claude-sonnet-4-5", "openai-chat/gpt-4.1")
@@ -169,7 +168,8 @@ def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill
     trial.problems += [
         f"request {seen.number} was refused: {seen.problem}" for seen in requests[marks[0] :] if seen.problem
     ]
-    # Across a kill a result may change into an unknown one: it was told before it was durable. The calls in the store see to that.
+    # Across a kill a result may change into an unknown one: it was told before it was durable. What was durable may
+    # not change, and problems_after sees to that.
     for start, stop in itertools.pairwise([*marks, len(requests)]):
         changed = changed_results(requests[start:stop])
         trial.problems += [f"{key} was told differently: {told}" for key, told in changed.items()]

@@ -1,4 +1,4 @@
-"""The program that is killed: a swarm with tools, some of whose agents write to each other, wait, are ended and paid for.
+"""The program that is killed: a swarm with tools, whose agents write to each other, wait, are ended and paid for.
 
 Run by ``nanotrio.testing``; see ``test_swarm_survives_sigkill.py``. ``trial.data`` has the numbers of ``roots`` and of
 ``children`` of each, and ``milliseconds``, how long an effect takes.
