@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=Tru
     max_depth: int = 8
     """Generations below a root; a root has depth 0."""
     max_live: int = 10_000
-    """Unfinished agents of one root that are not pending."""
+    """Agents of one swarm that have a task: those that work, wait, or have descendants that do."""
     max_total: int = 1_000_000
     """Descendants of one root, ended ones included."""
     max_children: int = 1_000_000

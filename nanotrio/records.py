@@ -334,6 +334,8 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
     uuid: str = ""
     task: str = ""
     """The beginning of the first prompt, at most 80 characters."""
+    profile: int = 0
+    """The number of the content record that holds the ``Profile``."""
 
 
 def encode_facts(facts: Iterable[Fact]) -> bytes:

@@ -228,6 +228,7 @@ class Session(msgspec.Struct):
             updated_us=self.updated_us,
             uuid=self.uuid,
             task=self.task,
+            profile=self.profile,
         )
 
     def report(self) -> tuple[Usage, int, int, int]:
@@ -478,5 +479,5 @@ _APPLY: dict[type, Callable[[Session, Any], None]] = {
     Restarted: _restarted,
     Closed: _closed,
     Snapshot: _snapshot,
-    Content: lambda session, fact: None,
+    Content: lambda _session, _fact: None,
 }

@@ -268,27 +268,31 @@ def _with_unique_ids(parts: Sequence[object], salt: int) -> tuple[object, ...]:
     named: list[object] = []
     for index, part in enumerate(parts):
         if isinstance(part, ToolCall):
-            if not part.id or part.id in seen:
-                part = msgspec.structs.replace(part, id=f"call_{salt}_{index}")
-            seen.add(part.id)
-        named.append(part)
+            call_id = part.id
+            while not call_id or call_id in seen:
+                call_id = f"call_{salt}_{index}_{len(call_id)}"
+            seen.add(call_id)
+            named.append(part if call_id == part.id else msgspec.structs.replace(part, id=call_id))
+        else:
+            named.append(part)
     return tuple(named)
 
 
 def _absorb_restart(session: Session, repeatable: frozenset[str]) -> tuple[Fact, ...]:
-    facts: list[Fact] = [Restarted()]
-    for call in session.turn.calls if session.turn else ():
-        if call.result is None and call.intended and not call.child and call.call.id not in repeatable:
-            facts.append(ToolEnded(call.call.id, INTERRUPTED, True))
-    return tuple(facts)
+    unknown = [
+        ToolEnded(call.call.id, INTERRUPTED, True)
+        for call in (session.turn.calls if session.turn else ())
+        if call.result is None and call.intended and not call.child and call.call.id not in repeatable
+    ]
+    return (Restarted(), *unknown)
 
 
 def _absorb_stop(session: Session, stop: Stop) -> tuple[Fact, ...]:
     turn = session.turn
-    facts: list[Fact] = []
-    for call in turn.calls if turn else ():
-        if call.result is None:
-            facts.append(ToolEnded(call.call.id, CUT_OFF if call.intended else NOT_RUN, True))
+    open_calls = [
+        ToolEnded(call.call.id, CUT_OFF if call.intended else NOT_RUN, True)
+        for call in (turn.calls if turn else ())
+        if call.result is None
+    ]
     last_text = turn.last_text if turn else ""
-    facts.append(TurnEnded(stop.status, stop.reason, stop.result, last_text, stop.survivors))
-    return tuple(facts)
+    return (*open_calls, TurnEnded(stop.status, stop.reason, stop.result, last_text, stop.survivors))

@@ -1,4 +1,4 @@
-"""Random lives of one session: inputs as a swarm would give them, in any order that can happen, and what was recorded."""
+"""Random lives of one session: inputs as a swarm gives them, in any order that can be, and what was recorded."""
 
 from __future__ import annotations
 
@@ -99,9 +99,7 @@ class Life:
                 self.record(MailArrived(kind, chance.randrange(3), f"{kind} {self.seq}", "other.2"))
             case 2:
                 told = chance.random() < 0.2
-                self.record(
-                    ChildEnded(9, "kid.9", 1, "failed", "broke", "", "half", Usage(1, 2, 3, 4), 50, 7, 1, told)
-                )
+                self.record(ChildEnded(9, "kid.9", 1, "failed", "broke", "", "half", Usage(1, 2, 3, 4), 50, 7, 1, told))
             case 3:
                 self.take(Restart(frozenset(call.id for call in self.calls[-1:])))
             case 4 if chance.random() < 0.3:

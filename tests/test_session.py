@@ -69,9 +69,7 @@ def test_each_call_has_exactly_one_result_in_order(seed: int, rounds: int) -> No
     messages = life.session.messages
     for index, message in enumerate(messages):
         calls = [part.id for part in message.parts if isinstance(part, ToolCall)]
-        results = (
-            [part.call_id for part in messages[index + 1].parts if isinstance(part, ToolResult)] if calls else []
-        )
+        results = [part.call_id for part in messages[index + 1].parts if isinstance(part, ToolResult)] if calls else []
         assert results == calls
         assert len(set(calls)) == len(calls)
         assert all(calls)

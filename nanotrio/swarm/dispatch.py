@@ -61,9 +61,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         job = _vet(runtime, node, call)
         if job is None:
             continue
-        if not job.tool.inline:
-            jobs.append(job)
-        elif _run_inline(runtime, node, job):
+        if not job.tool.inline or _run_inline(runtime, node, job):
             jobs.append(job)
     if not jobs:
         return
@@ -73,7 +71,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
     seq = runtime.append()
     if effects and runtime.settings.durability != "async":
-        await runtime.journal.durable(seq)
+        await runtime.durable(seq)
     if len(jobs) == 1:
         await _run(runtime, node, jobs[0])
     elif jobs:
@@ -166,12 +164,14 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
     if isinstance(verdict, Ask) and approve is not None:
         runtime.append()
         try:
-            is_allowed = await approve(Approval(node.id, node.name, job.call, verdict.text))
+            answer = await approve(Approval(node.id, node.name, job.call, verdict.text))
         except Exception as error:  # noqa: BLE001 - what cannot be asked is not allowed, and ends no agent
             verdict = Deny(f"{job.call.name} is denied: asking a person failed with {type(error).__name__}: {error}")
         else:
-            refused = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
-            verdict = Allow() if is_allowed else refused
+            if answer:
+                verdict = Allow()
+            elif answer is not None:
+                verdict = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
     verdict = without_person(verdict)
     if isinstance(verdict, Deny):
         _answer(runtime, node, job.call, verdict.text, is_error=True)
@@ -207,7 +207,7 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
         return ToolOutput(str(error), True)
     except NanotrioError as error:
         return ToolOutput(f"{name} failed: {error}", True)
-    except BaseException as error:  # noqa: BLE001 - a tool may raise anything, and the model is told
+    except BaseException as error:
         if isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled):
             raise
         return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
@@ -236,18 +236,17 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
-    settings = runtime.settings
     if node.processes is None:
-        node.processes = AgentProcesses(settings.token, node.id)
+        node.processes = AgentProcesses(runtime.owner_token, node.id)
     if node.tool_state is None:
         node.tool_state = {}
     return ToolContext(
         agent=node.id,
         call_id=call.id,
         directory=runtime.path(node.profile.directory),
-        environment=settings.process_environment,
+        environment=runtime.process_environment,
         limits=node.limits,
-        output_directory=settings.output_directory,
+        output_directory=runtime.output_directory,
         processes=node.processes,
         idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
         tree=runtime.tree,

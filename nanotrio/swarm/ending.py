@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import trio
 
 from ..tools import reap_all
+from .mailroom import wait_for
 from .node import Cause, Node
 from .pump import QUOTA
 from .runtime import Runtime
@@ -61,12 +62,12 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
     if not nodes:
         await trio.lowlevel.checkpoint()
         return ()
-    from .life import give_up  # noqa: PLC0415 - life performs ends, and ends close what life cannot
+    from .life import give_up
 
     seconds = max(node.limits.max_reap_seconds for node in tops)
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         await _cancel(runtime, nodes)
-        await _gone(nodes)
+        await wait_for(runtime, [node for node in nodes if node.has_task], "all", None)
     left = [node for node in nodes if node.has_task]
     give_up(runtime, left)
     remaining = [f"{node.name} (its task does not end)" for node in left]
@@ -81,7 +82,7 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
 
 async def _cancel(runtime: Runtime, nodes: list[Node]) -> None:
     """Cancel or close each node, those that were spawned last first: a child is always younger than its parent."""
-    from .life import close_unstarted  # noqa: PLC0415 - life performs ends, and ends close what life never started
+    from .life import close_unstarted
 
     nodes.sort(key=lambda node: node.session.depth)
     for index, node in enumerate(reversed(nodes), 1):
@@ -93,12 +94,3 @@ async def _cancel(runtime: Runtime, nodes: list[Node]) -> None:
             runtime.append()
             await trio.lowlevel.checkpoint()
     runtime.append()
-
-
-async def _gone(nodes: list[Node]) -> None:
-    """Wait until none of ``nodes`` has a task."""
-    delay = 0.0
-    for node in nodes:
-        while node.has_task:
-            await trio.sleep(delay)
-            delay = min(0.01, delay + 0.0005)

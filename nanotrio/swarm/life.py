@@ -88,11 +88,18 @@ async def _own_work(runtime: Runtime, node: Node) -> _CameTo:
                 runtime.absorb(node, Stop(status, reason, survivors=survivors))
                 runtime.append()
             await end_children(runtime, node, f"{node.name} was stopped: {reason}")
+            _tell_stopped(node)
     runtime.slots.release(node)
     if node.sealed == "cancelled":
         _close(runtime, node)
         runtime.append()
     return "sealed"
+
+
+def _tell_stopped(node: Node) -> None:
+    if node.stopped is not None:
+        node.stopped.set()
+        node.stopped = None
 
 
 def _goes_on(node: Node) -> bool:
@@ -128,9 +135,11 @@ async def _live(runtime: Runtime, node: Node) -> bool:
             node.waiting_for = "a slot"
             await runtime.slots.acquire(node)
             node.waiting_for = ""
-        if runtime.journal.is_full:
+        if runtime.settings.durability == "sync":
+            await runtime.durable(runtime.append())
+        elif runtime.journal.is_full or runtime.journal.failed:
             runtime.append()
-            await runtime.journal.room()
+            await runtime.room()
         decision = advance(session, node.limits)
         if decision.facts:
             runtime.record(node, decision.facts)
@@ -232,6 +241,9 @@ def _leave(runtime: Runtime, node: Node) -> None:
     node.nursery = None
     node.scope = None
     node.encoded = []
+    _tell_stopped(node)
+    if node.sealed is None:
+        node.stop = None  # the turn it was meant for ended in the same moment
     runtime.slots.release(node)
     if runtime.watchers.count and node.is_counted and node.session.ended is not None:
         runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node)))

@@ -14,6 +14,7 @@ import trio
 from ..errors import ClosedError, LimitError
 from ..messages import clean_text
 from ..records import MailArrived, MailKind, MailReturned
+from ..session import Mail
 from .node import Node
 from .pump import Parked, Pump
 from .runtime import Runtime
@@ -83,7 +84,7 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
     if session.status == "closed" or to.sealed:
         raise ClosedError(f"{to.name} is closed and takes no mail; resume it first, or write to another")
     limits = to.limits
-    if len(session.unread) >= limits.max_mailbox:
+    if len(session.unread) >= limits.max_mailbox and _letters(session.unread) >= limits.max_mailbox:
         raise LimitError(
             f"max_mailbox of {to.name} is reached: {limits.max_mailbox} mails wait unread; let it read them first",
             bound="max_mailbox",
@@ -103,6 +104,11 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
     runtime.record(to, (mail,))
     runtime.wake(to)
     return session.last_seq
+
+
+def _letters(unread: Sequence[Mail]) -> int:
+    """Count what others wrote; the ends of children are no letters, and their number is bounded by other means."""
+    return sum(mail.kind != "child" for mail in unread)
 
 
 def return_unread(runtime: Runtime, node: Node) -> None:

@@ -64,6 +64,7 @@ class Node:
         "sealed",
         "session",
         "stop",
+        "stopped",
         "to_start",
         "tool_state",
         "tools",
@@ -115,6 +116,8 @@ class Node:
         self.sealed: Cause | None = None
         self.stop: tuple[Any, str] | None = None
         """The status and reason with which the open turn is to be stopped; the agent goes on."""
+        self.stopped: trio.Event | None = None
+        """Set once a stop has been written down, for who waits for that."""
         self.turn_deadline = 0.0
         self.encoded: list[bytes] = []
         """The session's messages as the model's codec encodes them."""

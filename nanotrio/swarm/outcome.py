@@ -71,3 +71,7 @@ class AgentView(msgspec.Struct, frozen=True, gc=False):
     uuid: str
     created_us: int
     updated_us: int
+    directory: str = ""
+    """Where it works."""
+    permission_mode: str = ""
+    tools: tuple[str, ...] = ()

@@ -115,6 +115,8 @@ def _enter(runtime: Runtime, sessions: Sequence[Session], profiles: dict[int, Pr
     nodes: list[Node] = []
     try:
         for session in sessions:
+            if session.agent in runtime.nodes:  # somebody else resumed the tree while it was read
+                continue
             parent = runtime.nodes.get(session.parent) if session.parent else None
             nodes.append(make_node(runtime, session, parent, profiles[session.profile]))
             profile = profiles[session.profile]

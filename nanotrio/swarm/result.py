@@ -39,7 +39,7 @@ def check_schema(schema: str) -> str:
     Raises:
         UsageError: it is no JSON schema.
     """
-    from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - as below
+    from jsonschema.exceptions import SchemaError
 
     try:
         validator = _validator(schema)
@@ -53,8 +53,8 @@ def check_schema(schema: str) -> str:
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    from jsonschema.validators import validator_for  # noqa: PLC0415 - costs 40 ms, and most results have no schema
-    from referencing import Registry  # noqa: PLC0415 - as above
+    from jsonschema.validators import validator_for
+    from referencing import Registry
 
     document = json.loads(schema)
     # A registry of our own: the default one fetches what "$ref" names, over the network, while the loop stands still.

@@ -77,7 +77,7 @@ class SwarmTree:
         )
 
     def _named(self, node: Node, names: Sequence[str]) -> tuple[str, ...]:
-        from ..tools import tool_name  # noqa: PLC0415 - one name beside a local of the same
+        from ..tools import tool_name
 
         wanted = tuple([tool_name(name) for name in names])
         for name in wanted:
@@ -302,7 +302,8 @@ def _kind(runtime: Runtime, parent: Node | None, profile: Profile, own: Limits |
     for each in profile.tools:
         if each not in runtime.tools:
             raise UnknownToolError(
-                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; pass it in open_swarm(tools=[...])"
+                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; "
+                "pass it in open_swarm(tools=[...])"
             )
         if may_spawn or each not in SPAWNING:
             tools[each] = runtime.tools[each]

@@ -146,7 +146,9 @@ async def test_children_that_end_together_cost_their_parent_few_turns(autojump_c
     assert outcome.turn <= 3
 
 
-async def test_a_result_ends_the_turn_and_the_descendants_and_names_them(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_result_ends_the_turn_and_the_descendants_and_names_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     def root(c: Conversation) -> Any:
         if c.steps == 0:
             return reply_calls(*[("spawn_agent", {"prompt": "middle x"}), ("spawn_agent", {"prompt": "quick x"})])
@@ -282,7 +284,9 @@ async def test_the_spawn_tools_are_hidden_at_the_last_level_and_refused_if_calle
             await swarm.agent(4).spawn("x")
 
 
-@pytest.mark.parametrize(("bound", "limits"), [("max_total", Limits(max_total=3)), ("max_children", Limits(max_children=3))])
+@pytest.mark.parametrize(
+    ("bound", "limits"), [("max_total", Limits(max_total=3)), ("max_children", Limits(max_children=3))]
+)
 async def test_a_bound_on_spawning_names_itself_and_its_holder(bound: str, limits: Limits) -> None:
     def root(c: Conversation) -> Any:
         if c.steps < 4:

@@ -1,4 +1,4 @@
-"""Swarms on scripted models for tests: scripts by task, a store that keeps its batches, and what holds once all is idle."""
+"""Swarms on scripted models: scripts by task, a store that keeps its batches, and what holds once all is idle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import nanotrio
-from nanotrio.models.model import Price, Reply
-from nanotrio.models.scripted import Conversation, Late, ScriptedModel, reply_calls, reply_text
+from nanotrio.models.model import Price
+from nanotrio.models.scripted import FREE, Conversation, Late, ScriptedModel, reply_calls, reply_text
 from nanotrio.records import Head, Record
 from nanotrio.session import Session
 from nanotrio.stores import MemoryStore, this_process
@@ -52,7 +52,11 @@ def by_task(**scripts: Answer | Sequence[Any]) -> Answer:
 
 
 def opened(
-    script: Any, *, price: Price | None = Price(0, 0, 0, 0), latency_seconds: float = 0.0, **options: Any  # noqa: B008
+    script: Any,
+    *,
+    price: Price | None = FREE,
+    latency_seconds: float = 0.0,
+    **options: Any,
 ) -> AbstractAsyncContextManager[nanotrio.Swarm]:
     """Open a swarm whose only model is ``script``."""
     model = ScriptedModel(script, price=price, latency_seconds=latency_seconds)
