@@ -247,7 +247,7 @@ def _unread(store: TapedStore, agent: int) -> dict[int, str]:
                 case TurnStarted(_, seq) | MailReturned(seq):
                     unread = {each: kind for each, kind in unread.items() if each > seq}
                 case MailRead(seq):
-                    unread = {each: kind for each, kind in unread.items() if each > seq or kind != "steer"}
+                    unread = {each: kind for each, kind in unread.items() if each > seq or kind in {"prompt", "text"}}
                 case _:
                     pass
     return unread
