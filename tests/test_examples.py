@@ -75,7 +75,7 @@ def test_a_killed_program_goes_on_and_the_model_is_told(tmp_path: Path) -> None:
     printed, errors = start(tmp_path, "survive").communicate(timeout=30)
     assert errors == ""
     *left, going_on, ended = printed.splitlines()
-    assert all(line.startswith("still running since the last time: ") for line in left)
+    assert all(line.startswith("ended, since it was still running: ") for line in left)
     assert (going_on, ended) == ("going on", "completed The project is built.")
     session = trio.run(read_session, f"sqlite:{tmp_path}/survive.db", 1)
     results = [part for message in session.messages for part in message.parts if isinstance(part, ToolResult)]

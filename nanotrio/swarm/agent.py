@@ -16,10 +16,9 @@ from ..records import Closed, LimitsSet
 from .calls import admit_next
 from .ending import end_trees
 from .events import Event
-from .life import outcome_of
 from .mailroom import deliver, return_unread, wait_for
 from .node import Node
-from .outcome import AgentView, Outcome
+from .outcome import AgentView, Outcome, outcome_of
 from .spawning import SpawnOptions
 from .tree import check_budget
 
@@ -66,7 +65,7 @@ class Agent:
         seq = session.last_seq
         if seq > self._runtime.journal.durable_seq:
             await self._runtime.journal.durable(seq)
-        return outcome_of(self._node)
+        return outcome_of(self._node.session)
 
     async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Agent:
         """Start a child of this agent; see ``Swarm.spawn``. What is not given is the parent's."""
@@ -112,7 +111,7 @@ class Agent:
         """
         remaining = await end_trees(self._runtime, [self._node], "cancelled", "cancelled by its user")
         await self._runtime.journal.durable(self._runtime.append())
-        outcome = outcome_of(self._node)
+        outcome = outcome_of(self._node.session)
         return msgspec.structs.replace(outcome, survivors=(*outcome.survivors, *remaining)) if remaining else outcome
 
     async def interrupt(self) -> None:

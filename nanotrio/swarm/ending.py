@@ -20,6 +20,7 @@ from .mailroom import wait_for
 from .node import Cause, Node
 from .pump import QUOTA
 from .runtime import Runtime
+from .settling import close_unstarted, give_up
 
 __all__ = ["end_children", "end_trees", "names_of_unfinished"]
 
@@ -62,8 +63,6 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
     if not nodes:
         await trio.lowlevel.checkpoint()
         return ()
-    from .life import give_up
-
     seconds = max(node.limits.max_reap_seconds for node in tops)
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         await _cancel(runtime, nodes)
@@ -82,8 +81,6 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
 
 async def _cancel(runtime: Runtime, nodes: list[Node]) -> None:
     """Cancel or close each node, those that were spawned last first: a child is always younger than its parent."""
-    from .life import close_unstarted
-
     nodes.sort(key=lambda node: node.session.depth)
     for index, node in enumerate(reversed(nodes), 1):
         if node.scope is not None:

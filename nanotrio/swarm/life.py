@@ -17,32 +17,29 @@ comes a moment later finds no task and starts one.
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias, assert_never
 
 import trio
 
 from ..messages import Text
-from ..records import ChildEnded, Closed, Fact, MailTaken, Settled, TurnStarted
+from ..records import MailTaken, TurnStarted
 from ..turn import AskModel, Decision, EndTurn, Retry, RunTools, Stop, advance
 from .calls import ask_model, back_off
 from .dispatch import run_tools
 from .ending import end_children, names_of_unfinished
-from .events import TurnBegan, TurnFinished
-from .mailroom import notify, return_unread
+from .events import TurnBegan
 from .node import Node
-from .outcome import Outcome
 from .pump import Parked
 from .runtime import Runtime
+from .settling import close, end_sealed, settle, tell_stopped
 
 _log = logging.getLogger("nanotrio")
 
 _CameTo: TypeAlias = Literal["nursery", "settled", "sealed"]
 """A nursery is needed first; nothing is left to do; the subtree was sealed."""
 
-__all__ = ["close_unstarted", "give_up", "outcome_of", "run_agent", "settle"]
+__all__ = ["run_agent"]
 
 
 @trio.lowlevel.enable_ki_protection
@@ -64,7 +61,7 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
         if came_to == "sealed" and node.to_start:
             came_to = "nursery"  # they count as started, so only a task can end them
     if came_to == "sealed":
-        _end_sealed(runtime, node)
+        end_sealed(runtime, node)
 
 
 async def _own_work(runtime: Runtime, node: Node) -> _CameTo:
@@ -88,18 +85,12 @@ async def _own_work(runtime: Runtime, node: Node) -> _CameTo:
                 runtime.absorb(node, Stop(status, reason, survivors=survivors))
                 runtime.append()
             await end_children(runtime, node, f"{node.name} was stopped: {reason}")
-            _tell_stopped(node)
+            tell_stopped(node)
     runtime.slots.release(node)
     if node.sealed == "cancelled":
-        _close(runtime, node)
+        close(runtime, node)
         runtime.append()
     return "sealed"
-
-
-def _tell_stopped(node: Node) -> None:
-    if node.stopped is not None:
-        node.stopped.set()
-        node.stopped = None
 
 
 def _goes_on(node: Node) -> bool:
@@ -200,124 +191,3 @@ async def _wait_for_news(runtime: Runtime, node: Node) -> None:
     finally:
         node.parked = None
         node.waiting_for = ""
-
-
-def settle(runtime: Runtime, node: Node) -> None:
-    """The agent has nothing left to do: write it down, tell the parent, give everything back. No await."""
-    _report(runtime, node, (Settled(),))
-    _leave(runtime, node)
-
-
-def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
-    session = node.session
-    usage, spent, uncertain, unpriced = session.report()
-    runtime.record(node, facts)
-    ended = session.ended
-    if node.parent is not None and ended is not None:
-        fact = ended.fact
-        result = fact.result or (fact.last_text if fact.status == "completed" else "")
-        last_text = "" if result == fact.last_text else fact.last_text
-        told = ChildEnded(
-            node.id,
-            node.name,
-            ended.turn,
-            fact.status,
-            fact.reason,
-            result,
-            last_text,
-            usage,
-            spent,
-            uncertain,
-            unpriced,
-            node.is_told,
-        )
-        runtime.record(node.parent, (told,))
-
-
-def _leave(runtime: Runtime, node: Node) -> None:
-    """Give the task's things back; whoever waits for the agent is told."""
-    if node.has_task:
-        node.has_task = False
-        runtime.live -= 1
-    node.nursery = None
-    node.scope = None
-    node.encoded = []
-    _tell_stopped(node)
-    if node.sealed is None:
-        node.stop = None  # the turn it was meant for ended in the same moment
-    runtime.slots.release(node)
-    if runtime.watchers.count and node.is_counted and node.session.ended is not None:
-        runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node)))
-    waiters, node.waiters = node.waiters, None
-    runtime.uncount(node)
-    if waiters:
-        notify(waiters, node)
-
-
-def _close(runtime: Runtime, node: Node) -> None:
-    """Write down that the agent's turn was cancelled and that it takes no more mail."""
-    session = node.session
-    if session.status == "closed":
-        return
-    reason = node.stop[1] if node.stop else "cancelled"
-    if session.turn is None and session.turns == 0:
-        runtime.record(node, (TurnStarted(1, session.last_seq),))
-    if session.turn is not None:
-        runtime.absorb(node, Stop("cancelled", reason))
-    return_unread(runtime, node)
-    runtime.record(node, (Closed(reason),))
-
-
-def _end_sealed(runtime: Runtime, node: Node) -> None:
-    """The last act of a task whose subtree was sealed; its children are gone."""
-    if node.sealed == "cancelled" and node.is_counted:
-        _report(runtime, node, (Settled(),))
-    _leave(runtime, node)
-    runtime.append()
-
-
-def give_up(runtime: Runtime, nodes: Sequence[Node]) -> None:
-    """Write down the end of cancelled agents whose tasks do not end, each after its parent; the tasks live on."""
-    for node in reversed(nodes):
-        if node.sealed == "cancelled" and node.is_counted:
-            _close(runtime, node)
-            _report(runtime, node, (Settled(),))
-            waiters, node.waiters = node.waiters, None
-            runtime.uncount(node)
-            notify(waiters or (), node)
-
-
-def close_unstarted(runtime: Runtime, node: Node) -> None:
-    """End a sealed agent that has no task: pending, or idle."""
-    node.is_queued = False
-    if node.sealed == "cancelled" and node.session.status != "closed":
-        was_finished = not node.is_counted
-        _close(runtime, node)
-        _report(runtime, node, (Settled(),)) if not was_finished else None
-    _leave(runtime, node)
-
-
-def outcome_of(node: Node) -> Outcome:
-    """Return the outcome of the node's last turn that ended."""
-    session = node.session
-    ended = session.ended
-    assert ended is not None
-    fact = ended.fact
-    result: Any = None
-    if fact.status == "completed":
-        result = json.loads(fact.result) if fact.result else fact.last_text
-    return Outcome(
-        status=fact.status,
-        reason=fact.reason,
-        result=result,
-        last_text=fact.last_text,
-        agent=node.id,
-        name=node.name,
-        turn=ended.turn,
-        steps=ended.steps,
-        usage=session.usage,
-        cost_nano=session.spent_nano,
-        uncertain_nano=session.uncertain_nano,
-        unpriced=session.unpriced,
-        survivors=fact.survivors,
-    )
