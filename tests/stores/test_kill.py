@@ -9,14 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
 from nanotrio.records import Record
 from nanotrio.stores.owner import this_process
 from nanotrio.stores.sqlite import SqliteStore
 from nanotrio.stores.tail import read_tail
+from tests import counts
 
-KILLS = int(os.environ.get("NANOTRIO_KILLS") or 20)
+KILLS_OF_ONE_STORE = 10
 _WRITER = Path(__file__).with_name("write_until_killed.py")
 _ROOT = str(_WRITER.parents[2])
 
@@ -47,7 +49,8 @@ def _check_groups(records: list[Record]) -> None:
         at += count
 
 
-def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", range(0, counts.KILLS, KILLS_OF_ONE_STORE))
+def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged(tmp_path: Path, first: int) -> None:
     path = tmp_path / "swarm.db"
     known = 0
 
@@ -69,11 +72,8 @@ def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged
         known = tenure.last_seq
         await store.aclose()
 
-    for seed in range(KILLS):
+    for seed in range(first, min(first + KILLS_OF_ONE_STORE, counts.KILLS)):
         trio.run(look, _write_and_kill(path, seed), seed)
-        if known > 100_000:
-            path.unlink()
-            known = 0
 
 
 def test_a_store_whose_owner_was_killed_can_be_looked_into_and_then_taken_over(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ async def main(path: str, seed: int) -> None:
         group = []
         for seq in range(first, first + count):
             agent = chance.randrange(1, 60)
-            filling = bytes(chance.choice((10, 100, 5000)))
-            group.append(Record(seq, last[agent], agent, 0, struct.pack("<qq", first, count) + filling))
+            (size,) = chance.choices((10, 100, 5000), (10, 10, 1))
+            group.append(Record(seq, last[agent], agent, 0, struct.pack("<qq", first, count) + bytes(size)))
             last[agent] = seq
         journal.append_nowait(group)
         return first + count - 1
@@ -54,7 +54,7 @@ async def main(path: str, seed: int) -> None:
 
     async def hasty() -> None:
         while True:
-            for _ in range(chance.randrange(100)):
+            for _ in range(chance.randrange(10)):  # some MB a second: a busy machine may kill it late
                 append()
             await journal.room()
             await trio.sleep(chance.random() * 0.01)
