@@ -74,7 +74,7 @@ class CountedModel:
         self.price = self._model.price
         self.codec = self._model.codec
 
-    async def attempt(self, body: bytes, emit: object, *, idle_seconds: float) -> Reply:
+    async def attempt(self, body: bytes, _emit: object, *, idle_seconds: float) -> Reply:
         """Ask the script, counted."""
         server = self._server
         server.waiting += 1

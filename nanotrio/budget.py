@@ -54,7 +54,7 @@ class Ledger:
         return None if self.cap is None else self.cap - self.settled - self.reserved
 
     def tightest(self) -> Ledger | None:
-        """Return the ledger of the lineage with the least left to spend (reservations do not count), if any is capped."""
+        """Return the capped ledger of the lineage with the least left to spend, reservations not counted; or None."""
         capped = [ledger for ledger in self.lineage() if ledger.cap is not None]
         return min(capped, key=lambda ledger: (ledger.cap or 0) - ledger.settled, default=None)
 

@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=Tru
     max_depth: int = 8
     """Generations below a root; a root has depth 0."""
     max_live: int = 10_000
-    """Unfinished agents of one root that are not pending."""
+    """Agents of one swarm that have a task: those that work, wait, or have descendants that do."""
     max_total: int = 1_000_000
     """Descendants of one root, ended ones included."""
     max_children: int = 1_000_000
@@ -56,8 +56,6 @@ class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=Tru
     """Tokens of all classes over the agent's life; None is no cap."""
     max_mailbox: int = 1_000
     """Unread mails of one agent."""
-    max_notice_lines: int = 50
-    """Lines in one rendered notice; the rest is counted."""
     max_attempts: int = 6
     """Tries of one model call."""
     max_bad_calls: int = 3

@@ -117,7 +117,7 @@ class MailRead(msgspec.Struct, frozen=True, gc=False, tag="read", array_like=Tru
 
 
 class MailTaken(msgspec.Struct, frozen=True, gc=False, tag="taken", array_like=True):
-    """These mails were handed to the model by the result of a waiting call, so no notice repeats them."""
+    """The agent knows of these ends of children, by the result of a waiting call say, so no notice repeats them."""
 
     seqs: tuple[int, ...]
 
@@ -201,6 +201,8 @@ class ChildEnded(msgspec.Struct, frozen=True, gc=False, tag="child", array_like=
     uncertain_nano: int = 0
     unpriced: int = 0
     """Model calls whose price is unknown."""
+    is_told: bool = False
+    """The parent ended it itself, so this is no mail."""
 
 
 class LimitsSet(msgspec.Struct, frozen=True, gc=False, tag="limits", array_like=True):
@@ -230,7 +232,10 @@ class Settled(msgspec.Struct, frozen=True, gc=False, tag="settled", array_like=T
 
 
 class Restarted(msgspec.Struct, frozen=True, gc=False, tag="restarted", array_like=True):
-    """A new owner took an unfinished agent up again; a reservation that was open counts as uncertain in full."""
+    """An agent was taken up again: an unfinished one by a new owner, or a closed one, which then takes mail again.
+
+    A reservation that was open counts as uncertain in full.
+    """
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False, tag="closed", array_like=True):
@@ -329,6 +334,8 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
     uuid: str = ""
     task: str = ""
     """The beginning of the first prompt, at most 80 characters."""
+    profile: int = 0
+    """The number of the content record that holds the ``Profile``."""
 
 
 def encode_facts(facts: Iterable[Fact]) -> bytes:
@@ -344,7 +351,7 @@ def decode_facts(data: bytes) -> tuple[Fact, ...]:
     """
     try:
         rows = cbor2.loads(data)
-    except (cbor2.CBORDecodeError, ValueError, EOFError, OverflowError, MemoryError) as error:
+    except (cbor2.CBORError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise RecordError(f"a record of {len(data)} bytes is not CBOR: {error}") from error
     try:
         return msgspec.convert((rows,), _Facts).facts

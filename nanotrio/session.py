@@ -188,7 +188,8 @@ class Session(msgspec.Struct):
 
     def is_due_for_snapshot(self) -> bool:
         """Whether the chain's next record should begin with a snapshot."""
-        return self.records - self.snapshot_records >= max(SNAPSHOT_RECORDS, self.snapshot_records)
+        grown = self.records - self.snapshot_records
+        return grown >= SNAPSHOT_RECORDS and grown >= self.snapshot_records
 
     def snapshot(self) -> Snapshot:
         """Return the fact that stands for everything before it."""
@@ -227,6 +228,7 @@ class Session(msgspec.Struct):
             updated_us=self.updated_us,
             uuid=self.uuid,
             task=self.task,
+            profile=self.profile,
         )
 
     def report(self) -> tuple[Usage, int, int, int]:
@@ -247,16 +249,21 @@ class Session(msgspec.Struct):
 
 
 def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
-    """Return what the model reads of ``mails``: a prompt as it is, all else with a word on where it comes from."""
+    """Return what the model reads of ``mails``: a prompt as it is, all else with a word on where it comes from.
+
+    Texts are whole, since nothing else shows them. Ends of children are cut, and no more than ``max_lines`` are told.
+    """
     lines: list[str] = []
-    left = 0
+    told = left = 0
     for mail in mails:
-        if len(lines) >= max_lines:
-            left += 1
-            continue
         text = mail.text
-        if mail.kind != "prompt" and len(text) > _MAX_NOTICE_CHARACTERS:
-            text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(mail.text)} characters in all]"
+        if mail.kind == "child":
+            if told >= max_lines:
+                left += 1
+                continue
+            told += 1
+            if len(text) > _MAX_NOTICE_CHARACTERS:
+                text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(text)} characters in all: wait_agents]"
         match mail.kind:
             case "prompt":
                 lines.append(text)
@@ -289,7 +296,7 @@ def _child_ended(session: Session, fact: ChildEnded) -> None:
     session.spent_nano += fact.cost_nano
     session.uncertain_nano += fact.uncertain_nano
     session.unpriced += fact.unpriced
-    if session.status != "closed":
+    if session.status != "closed" and not fact.is_told:
         text = f"{fact.status}: {fact.result or fact.last_text}"
         if fact.status != "completed":
             text = f"{fact.status}: {fact.reason}" + (f"; its last text: {fact.last_text}" if fact.last_text else "")
@@ -311,7 +318,12 @@ def _turn_started(session: Session, fact: TurnStarted) -> None:
     session.turn = Turn(number=fact.turn, since_us=session.updated_us)
     session.turns = fact.turn
     session.status = "running"
-    _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
+    unread = session.unread
+    if not unread or unread[-1].seq <= fact.read_seq:
+        session.unread = []
+        _tell(session, unread)
+    else:
+        _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
 
 
 def _mail_read(session: Session, fact: MailRead) -> None:
@@ -320,7 +332,7 @@ def _mail_read(session: Session, fact: MailRead) -> None:
 
 def _mail_taken(session: Session, fact: MailTaken) -> None:
     seqs = frozenset(fact.seqs)
-    _take(session, lambda mail: mail.seq in seqs)
+    _take(session, lambda mail: mail.kind == "child" and mail.seq in seqs)
 
 
 def _mail_returned(session: Session, fact: MailReturned) -> None:
@@ -427,6 +439,8 @@ def _settled(session: Session, _: Settled) -> None:
 def _restarted(session: Session, _: Restarted) -> None:
     session.uncertain_nano += session.reserved_nano
     session.reserved_nano = 0
+    if session.status == "closed":
+        session.status = "idle"
     if (turn := session.turn) is not None:
         turn.restarts += 1
         turn.elapsed_us += max(0, session.former_us - turn.since_us)
@@ -465,5 +479,5 @@ _APPLY: dict[type, Callable[[Session, Any], None]] = {
     Restarted: _restarted,
     Closed: _closed,
     Snapshot: _snapshot,
-    Content: lambda session, fact: None,
+    Content: lambda _session, _fact: None,
 }

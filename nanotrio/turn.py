@@ -185,7 +185,8 @@ def advance(session: Session, limits: Limits) -> Decision:
     if turn is None:
         if not session.unread or session.status == "closed":
             return _IDLE
-        return Decision((TurnStarted(session.turns + 1, session.last_seq),), _ASK)
+        begin = TurnStarted(session.turns + 1, session.last_seq)
+        return Decision((begin,), _spent(session, limits, begin.turn) or _ASK)
     if turn.calls:
         return Decision((), RunTools(tuple([call.call for call in turn.calls if call.result is None])))
     end = _end_of(session, turn, limits)
@@ -219,7 +220,12 @@ def _end_of(session: Session, turn: Turn, limits: Limits) -> EndTurn | None:
         return EndTurn("failed", f"max_steps of {session.name} reached ({limits.max_steps} model calls in one turn)")
     if turn.tool_calls > limits.max_tool_calls:
         return EndTurn("failed", f"max_tool_calls of {session.name} reached ({limits.max_tool_calls} in one turn)")
-    if session.turns > limits.max_turns:
+    return _spent(session, limits, turn.number)
+
+
+def _spent(session: Session, limits: Limits, turn: int) -> EndTurn | None:
+    """Return how a turn ends for what was used up over the agent's life, if it does."""
+    if turn > limits.max_turns:
         return EndTurn("failed", f"max_turns of {session.name} reached ({limits.max_turns})")
     if limits.max_tokens is not None and sum(msgspec.structs.astuple(session.usage)) >= limits.max_tokens:
         return EndTurn("budget_exceeded", f"max_tokens of {session.name} reached ({limits.max_tokens})")
@@ -262,27 +268,31 @@ def _with_unique_ids(parts: Sequence[object], salt: int) -> tuple[object, ...]:
     named: list[object] = []
     for index, part in enumerate(parts):
         if isinstance(part, ToolCall):
-            if not part.id or part.id in seen:
-                part = msgspec.structs.replace(part, id=f"call_{salt}_{index}")
-            seen.add(part.id)
-        named.append(part)
+            call_id = part.id
+            while not call_id or call_id in seen:
+                call_id = f"call_{salt}_{index}_{len(call_id)}"
+            seen.add(call_id)
+            named.append(part if call_id == part.id else msgspec.structs.replace(part, id=call_id))
+        else:
+            named.append(part)
     return tuple(named)
 
 
 def _absorb_restart(session: Session, repeatable: frozenset[str]) -> tuple[Fact, ...]:
-    facts: list[Fact] = [Restarted()]
-    for call in session.turn.calls if session.turn else ():
-        if call.result is None and call.intended and not call.child and call.call.id not in repeatable:
-            facts.append(ToolEnded(call.call.id, INTERRUPTED, True))
-    return tuple(facts)
+    unknown = [
+        ToolEnded(call.call.id, INTERRUPTED, True)
+        for call in (session.turn.calls if session.turn else ())
+        if call.result is None and call.intended and not call.child and call.call.id not in repeatable
+    ]
+    return (Restarted(), *unknown)
 
 
 def _absorb_stop(session: Session, stop: Stop) -> tuple[Fact, ...]:
     turn = session.turn
-    facts: list[Fact] = []
-    for call in turn.calls if turn else ():
-        if call.result is None:
-            facts.append(ToolEnded(call.call.id, CUT_OFF if call.intended else NOT_RUN, True))
+    open_calls = [
+        ToolEnded(call.call.id, CUT_OFF if call.intended else NOT_RUN, True)
+        for call in (turn.calls if turn else ())
+        if call.result is None
+    ]
     last_text = turn.last_text if turn else ""
-    facts.append(TurnEnded(stop.status, stop.reason, stop.result, last_text, stop.survivors))
-    return tuple(facts)
+    return (*open_calls, TurnEnded(stop.status, stop.reason, stop.result, last_text, stop.survivors))

@@ -1,0 +1,1 @@
+"""The ``nanotrio`` command; ``nanotrio_cli.main.main`` is its entry."""

@@ -126,6 +126,8 @@ def _block(part: Part, *, keep_thinking: bool) -> dict[str, Any] | None:
             result: dict[str, Any] = {"type": "tool_result", "tool_use_id": _token(part.call_id)}
             if part.content.strip():
                 result["content"] = part.content
+            elif part.is_error:
+                result["content"] = "(an error without a text)"  # an empty one is refused
             if part.is_error:
                 result["is_error"] = True
             return result

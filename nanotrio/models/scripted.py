@@ -8,10 +8,12 @@ at the last message decodes nothing else.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
+import outcome
 import trio
 
 from ..errors import ModelError
@@ -38,6 +40,8 @@ FREE = Price(0, 0, 0, 0)
 
 _DERIVED = Usage()
 """Stands in a reply whose usage is to be derived; known by identity."""
+
+_TICK_SECONDS = 0.001
 
 _ASSISTANT_LINE = b'\n["assistant"'
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
@@ -202,6 +206,68 @@ def _no_wire() -> NoReturn:
     raise NotImplementedError("a scripted model replies without a wire, so there is nothing to decode")
 
 
+class _Waiting:
+    """A task in a queue of the latency."""
+
+    __slots__ = ("due", "task")
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+
+    async def park(self) -> bool:
+        """Sleep until let go (False) or made the one who watches the clock (True)."""
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return bool(await trio.lowlevel.wait_task_rescheduled(abort))
+
+
+class _Latency:
+    """A delay that is the same for all who pass: they leave in the order they came, so one timer serves them all.
+
+    The first in the queue watches the clock. When its time comes it lets go whoever is due within a millisecond or
+    so, and makes the next one watch. A timer for each would cost more than the rest of a scripted attempt.
+    """
+
+    __slots__ = ("_is_watched", "_queue", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._queue: deque[_Waiting] = deque()
+        self._is_watched = False
+
+    async def wait(self) -> None:
+        """Let the delay pass. Checkpoints."""
+        if self._seconds <= 0:
+            await trio.lowlevel.checkpoint()
+            return
+        waiting = _Waiting(trio.current_time() + self._seconds)
+        if self._is_watched:
+            self._queue.append(waiting)
+            if not await waiting.park():
+                return
+        self._is_watched = True
+        try:
+            await trio.sleep_until(waiting.due)
+        finally:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        due = trio.current_time() + min(_TICK_SECONDS, self._seconds / 10)
+        while self._queue:
+            waiting = self._queue.popleft()
+            task, waiting.task = waiting.task, None
+            if task is not None:
+                watches = waiting.due > due
+                trio.lowlevel.reschedule(task, outcome.Value(watches))
+                if watches:
+                    return
+        self._is_watched = False
+
+
 class ScriptedModel:
     """A ``Model`` whose replies a script decides.
 
@@ -209,7 +275,7 @@ class ScriptedModel:
     from the sizes of request and reply, four bytes a token, unless a reply brings its own.
     """
 
-    __slots__ = ("_latency_seconds", "_script", "codec", "name", "price")
+    __slots__ = ("_latency", "_script", "codec", "name", "price")
 
     def __init__(
         self,
@@ -222,7 +288,7 @@ class ScriptedModel:
         self.name = name
         self.price = price
         self.codec: Codec = ScriptedCodec()
-        self._latency_seconds = latency_seconds
+        self._latency = _Latency(latency_seconds)
         self._script = script if callable(script) else _listed(script, name)
 
     def __repr__(self) -> str:
@@ -230,10 +296,7 @@ class ScriptedModel:
 
     async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:  # noqa: ARG002 - the protocol's
         """Ask the script; see ``model.Model``. Checkpoints before it does; a silence is never too long here."""
-        if self._latency_seconds > 0:
-            await trio.sleep(self._latency_seconds)
-        else:
-            await trio.lowlevel.checkpoint()
+        await self._latency.wait()
         conversation = Conversation(body)
         reply = self._script(conversation)
         if isinstance(reply, Late):

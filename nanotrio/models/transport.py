@@ -21,7 +21,7 @@ import trio
 from ..errors import ModelError
 from .connections import ConnectionPool, Loan, TimedOutError, seconds_or_forever
 
-__all__ = ["Answer", "Client", "TrioTransport", "close_client", "make_client", "now_unix", "open_client", "post"]
+__all__ = ["Answer", "TrioTransport", "close_client", "make_client", "now_unix", "open_client", "post"]
 
 Client: TypeAlias = httpx.AsyncClient
 

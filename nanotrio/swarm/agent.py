@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 import trio
@@ -13,14 +13,14 @@ import trio
 from ..errors import ClosedError, UsageError
 from ..limits import Limits, nano_usd
 from ..records import Closed, LimitsSet
-from ..tools import Tool
 from .calls import admit_next
-from .ending import end_children, end_trees
+from .ending import end_trees
 from .events import Event
-from .life import outcome_of
 from .mailroom import deliver, return_unread, wait_for
 from .node import Node
-from .outcome import AgentView, Outcome
+from .outcome import AgentView, Outcome, outcome_of
+from .spawning import SpawnOptions
+from .tree import check_budget
 
 if TYPE_CHECKING:
     from .swarm import Swarm
@@ -65,72 +65,19 @@ class Agent:
         seq = session.last_seq
         if seq > self._runtime.journal.durable_seq:
             await self._runtime.journal.durable(seq)
-        return outcome_of(self._node)
+        return outcome_of(self._node.session)
 
-    async def spawn(
-        self,
-        prompt: str,
-        *,
-        name: str = "agent",
-        model: str | None = None,
-        system: str | None = None,
-        tools: Sequence[Tool | str] | None = None,
-        budget_usd: float | None = None,
-        timeout_seconds: float | None = None,
-        limits: Limits | None = None,
-        directory: Path | str | None = None,
-        permission_mode: str | None = None,
-        result_type: Any = None,
-    ) -> Agent:
+    async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Agent:
         """Start a child of this agent; see ``Swarm.spawn``. What is not given is the parent's."""
-        agents = await self.spawn_many(
-            [prompt],
-            name=name,
-            model=model,
-            system=system,
-            tools=tools,
-            budget_usd=budget_usd,
-            timeout_seconds=timeout_seconds,
-            limits=limits,
-            directory=directory,
-            permission_mode=permission_mode,
-            result_type=result_type,
-        )
-        return agents[0]
+        (agent,) = await self._swarm.spawn_below(self._node, [prompt], options)
+        return agent
 
-    async def spawn_many(
-        self,
-        prompts: Sequence[str],
-        *,
-        name: str = "agent",
-        model: str | None = None,
-        system: str | None = None,
-        tools: Sequence[Tool | str] | None = None,
-        budget_usd: float | None = None,
-        timeout_seconds: float | None = None,
-        limits: Limits | None = None,
-        directory: Path | str | None = None,
-        permission_mode: str | None = None,
-        result_type: Any = None,
-    ) -> list[Agent]:
+    async def spawn_many(self, prompts: Sequence[str], **options: Unpack[SpawnOptions]) -> list[Agent]:
         """Start a child on each of ``prompts``, alike but for that; all of them or none, in one group of records.
 
         A thousand a call keeps the loop lively. See ``Swarm.spawn``; what is not given is the parent's.
         """
-        return await self._swarm._spawn(  # noqa: SLF001
-            self._node,
-            prompts,
-            name=name,
-            model=model,
-            system=system,
-            tools=tools,
-            budget_usd=budget_usd,
-            timeout_seconds=timeout_seconds,
-            limits=limits,
-            directory=directory,
-            permission_mode=permission_mode,
-            result_type=result_type,
-        )
+        return await self._swarm.spawn_below(self._node, prompts, options)
 
     async def send(self, text: str) -> None:
         """Send a text that the agent reads when its next turn begins; an idle agent begins one now.
@@ -164,22 +111,21 @@ class Agent:
         """
         remaining = await end_trees(self._runtime, [self._node], "cancelled", "cancelled by its user")
         await self._runtime.journal.durable(self._runtime.append())
-        outcome = outcome_of(self._node)
+        outcome = outcome_of(self._node.session)
         return msgspec.structs.replace(outcome, survivors=(*outcome.survivors, *remaining)) if remaining else outcome
 
     async def interrupt(self) -> None:
         """End the agent's open turn as cancelled, and everything below it, and leave the agent open for more.
 
-        Returns when the turn has ended; at once where none was open.
+        Returns when all of it has ended; at once where nothing ran. No notice tells the agent of the descendants that
+        this ended: the turn's outcome names them.
         """
         node = self._node
-        await end_children(self._runtime, node, f"{node.name} was interrupted by its user")
-        if node.session.turn is not None and node.scope is not None:
-            open_turn = node.session.turn
+        if node.has_task and node.scope is not None:
             node.stop = ("cancelled", "interrupted by its user")
+            node.stopped = node.stopped or trio.Event()
             node.scope.cancel()
-            while node.session.turn is open_turn:
-                await trio.sleep(0.001)
+            await node.stopped.wait()
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:
@@ -199,17 +145,34 @@ class Agent:
         """Set the agent's cap, in dollars over its whole life with its descendants; it holds from the next call on.
 
         Raises:
-            UsageError: the amount is negative.
+            UsageError: the amount is negative, or the price of a model below is unknown.
+            ClosedError: the swarm is closing.
         """
-        if budget_usd is not None and budget_usd < 0:
+        if budget_usd is not None and not 0 <= budget_usd < math.inf:
             raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
-        node = self._node
+        self._swarm._check_open()  # noqa: SLF001
+        for each in self._node.subtree() if budget_usd is not None else ():
+            check_budget(None, each.model, each.name, 0)
         budget = None if budget_usd is None else nano_usd(budget_usd)
-        node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)
-        node.ledger.cap = budget
-        self._runtime.record(node, (LimitsSet(node.limits),))
-        admit_next(self._runtime, node)
+        self._node.ledger.cap = budget
+        self._set_limits(msgspec.structs.replace(self._node.limits, budget_nano=budget))
+        admit_next(self._runtime, self._node)
         await self._runtime.journal.durable(self._runtime.append())
+
+    async def set_max_steps(self, max_steps: int) -> None:
+        """Set how many model calls a turn of the agent may have; it holds from the next call on.
+
+        Raises:
+            UsageError: the number is below 1.
+        """
+        if max_steps < 1:
+            raise UsageError(f"a bound of {max_steps} steps; give a number above 0")
+        self._set_limits(msgspec.structs.replace(self._node.limits, max_steps=max_steps))
+        await self._runtime.journal.durable(self._runtime.append())
+
+    def _set_limits(self, limits: Limits) -> None:
+        self._node.limits = limits
+        self._runtime.record(self._node, (LimitsSet(limits),))
 
     def view(self) -> AgentView:
         """Return the agent as it stands."""
@@ -245,4 +208,7 @@ def view_of(node: Node) -> AgentView:
         uuid=session.uuid,
         created_us=session.created_us,
         updated_us=session.updated_us,
+        directory=node.profile.directory,
+        permission_mode=node.profile.permission_mode,
+        tools=node.profile.tools,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -11,7 +12,7 @@ from ..budget import Ledger
 from ..errors import BudgetError, ModelError
 from ..limits import usd
 from ..messages import Message, Usage
-from ..models import Delta, Price, delay_seconds
+from ..models import Delta, Price, Reply, delay_seconds
 from ..records import Replied
 from ..turn import Admitted, Failed, ModelReplied, Retry, Stop
 from .events import AgentWaiting, AttemptRetried, MessageReplied, TextDelta, ThinkingDelta
@@ -31,34 +32,24 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
     Cancelled while the call is in flight, what it may have cost is recorded as uncertain, unless the subtree was
     interrupted: then nothing is written.
     """
-    await _wait_for_gate(runtime, node)
-    max_tokens = node.limits.max_output_tokens
-    body = _encode(runtime, node, max_tokens)
-    price = node.model.price
-    amount = 0
-    if price is not None:
-        amount = _worst_case(node, body, price, max_tokens)
-        try:
-            amount, lowered = await _reserve(runtime, node, amount, price, max_tokens)
-        except BudgetError as error:
-            runtime.absorb(node, Stop("budget_exceeded", str(error)))
-            return
-        if lowered != max_tokens:
-            body = _encode(runtime, node, lowered)
+    admitted = await _admit(runtime, node)
+    if admitted is None:
+        return
+    body, amount = admitted
     is_capped = node.ledger.is_capped
     if is_capped:
         runtime.absorb(node, Admitted(amount))
     seq = runtime.append()
     try:
         if is_capped and runtime.settings.durability != "async":
-            await runtime.journal.durable(seq)
+            await runtime.durable(seq)
         emit = _emitter(runtime, node) if runtime.watchers.count else None
         reply = await node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
     except ModelError as error:
-        _attempt_failed(runtime, node, error, amount, price)
+        _attempt_failed(runtime, node, error, amount)
     except Exception as error:  # noqa: BLE001 - a child's failure is a value, whatever raised it
         broken = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
-        _attempt_failed(runtime, node, broken, amount, price)
+        _attempt_failed(runtime, node, broken, amount)
     except BaseException:
         node.ledger.settle(amount, amount)
         if node.sealed != "interrupted":
@@ -70,27 +61,58 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         try:
             await runtime.pump.turn()
         finally:  # paid is paid: a cancel that comes between reply and turn does not lose it
-            cost = price.cost_nano(reply.usage) if price else None
-            node.ledger.settle(amount, cost or 0)
-            replied = Replied(node.model.name, reply.parts, reply.stop, reply.usage, cost)
-            runtime.absorb(node, ModelReplied(replied))
-            runtime.gate(node).succeeded()
-            usage = reply.usage
-            node.body_bytes, node.input_tokens = len(body), usage.input + usage.cache_read + usage.cache_write
+            _replied(runtime, node, reply, len(body), amount)
+
+
+async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
+    """Encode the request and reserve what it may cost; None where it is not to be sent now."""
+    await _wait_for_gate(runtime, node)
+    max_tokens = node.limits.max_output_tokens
+    body = _encode(runtime, node, max_tokens)
+    price = node.model.price
+    amount = 0
+    if price is not None:
+        amount = _worst_case(node, body, price, max_tokens)
+        try:
+            amount, lowered = await _reserve(runtime, node, amount, price, max_tokens)
+        except BudgetError as error:
+            runtime.absorb(node, Stop("budget_exceeded", str(error)))
+            return None
+        if lowered != max_tokens:
+            body = _encode(runtime, node, lowered)
+        gate = runtime.gates.get(node.model.name)
+        if gate is not None and gate.is_closed(trio.current_time()):  # closed while this agent waited for money
+            node.ledger.settle(amount, 0)
             admit_next(runtime, node)
-        if runtime.watchers.count:
-            message = Message("assistant", reply.parts, node.model.name)
-            runtime.emit(node, MessageReplied(node.id, node.name, message, reply.usage, cost))
+            return None
+    return body, amount
 
 
-def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int, price: Price | None) -> None:
+def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount: int) -> None:
+    """Settle the reservation and record the reply."""
+    usage = reply.usage
+    price = node.model.price
+    cost = price.cost_nano(usage) if price else None
+    node.ledger.settle(amount, cost or 0)
+    parts = runtime.redactor.parts(reply.parts)
+    runtime.absorb(node, ModelReplied(Replied(node.model.name, parts, reply.stop, usage, cost)))
+    runtime.gate(node).succeeded()
+    node.body_bytes, node.input_tokens = body_bytes, usage.input + usage.cache_read + usage.cache_write
+    admit_next(runtime, node)
+    if runtime.watchers.count:
+        message = Message("assistant", parts, node.model.name)
+        runtime.emit(node, MessageReplied(node.id, node.name, message, usage, cost))
+
+
+def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int) -> None:
+    price = node.model.price
     usage = error.usage if isinstance(error.usage, Usage) else Usage()
     cost = price.cost_nano(usage) if price else None
     node.ledger.settle(amount, cost or 0)
     node.retry_after_seconds = error.retry_after_seconds
     if error.kind == "rate_limited":
         runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)
-    runtime.absorb(node, Failed(error.kind, str(error), usage, cost))
+    runtime.absorb(node, Failed(error.kind, runtime.redactor.text(str(error)), usage, cost))
     admit_next(runtime, node)
 
 
@@ -176,6 +198,8 @@ async def _reserve(runtime: Runtime, node: Node, amount: int, price: Price, max_
                 amount -= (max_tokens - affordable) * price.output
                 max_tokens = affordable
                 continue
+            if waited_for is not None and waited_for is not refusing:
+                _admit_from(runtime, waited_for)
             waited_for = refusing
             await _wait_for_room(runtime, node, refusing)
         ledger.reserve(amount)
@@ -220,7 +244,7 @@ def admit_next(runtime: Runtime, node: Node) -> None:
 
 
 def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
-    """Let one who waits for ``ledger`` look again; it lets the next one, so none is forgotten and none is woken in vain."""
+    """Let one who waits for ``ledger`` look again; that one lets the next, so none is forgotten."""
     queue = runtime.budget_queues.get(ledger)
     while queue:
         parked = queue.popleft()
@@ -231,7 +255,7 @@ def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
         del runtime.budget_queues[ledger]
 
 
-def _emitter(runtime: Runtime, node: Node):  # type: ignore[no-untyped-def]
+def _emitter(runtime: Runtime, node: Node) -> Callable[[Delta], None] | None:
     if not runtime.watchers.is_watched(node):
         return None
     agent, name = node.id, node.name

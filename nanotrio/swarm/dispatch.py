@@ -10,14 +10,13 @@ crash in the middle loses only what had none.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import trio
 
-from ..errors import ClosedError, LimitError, NanotrioError, ToolError, UsageError
+from ..errors import NanotrioError, ToolError
 from ..messages import ToolCall, ToolResult
 from ..tools import (
     SPAWNING,
+    AgentAnswer,
     AgentProcesses,
     Allow,
     Ask,
@@ -28,6 +27,7 @@ from ..tools import (
     ToolOutput,
     Verdict,
     WaitFor,
+    fit_output,
     judge,
     strictest,
     tool_name,
@@ -62,9 +62,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         job = _vet(runtime, node, call)
         if job is None:
             continue
-        if not job.tool.inline:
-            jobs.append(job)
-        elif _run_inline(runtime, node, job):
+        if not job.tool.inline or _run_inline(runtime, node, job):
             jobs.append(job)
     if not jobs:
         return
@@ -74,7 +72,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
     seq = runtime.append()
     if effects and runtime.settings.durability != "async":
-        await runtime.journal.durable(seq)
+        await runtime.durable(seq)
     if len(jobs) == 1:
         await _run(runtime, node, jobs[0])
     elif jobs:
@@ -115,8 +113,13 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
         runtime.emit(node, ToolStarted(node.id, node.name, job.call))
     try:
         answer = job.tool.run(_context(runtime, node, job.call), job.arguments)
-    except (ToolError, LimitError, UsageError, ClosedError) as error:
-        _answer(runtime, node, job.call, str(error), is_error=True)
+        _check_aim(runtime, node, answer)
+    except NanotrioError as error:
+        mistake = f"{job.call.name}: {error}" if isinstance(error, ToolError) else ""
+        _answer(runtime, node, job.call, str(error), is_error=True, mistake=mistake)
+        return False
+    except Exception as error:  # noqa: BLE001 - the model chose the arguments, and they end no agent
+        _answer(runtime, node, job.call, f"{job.call.name} failed: {type(error).__name__}: {error}", is_error=True)
         return False
     if isinstance(answer, ToolOutput):
         _answer(runtime, node, job.call, answer.content, is_error=answer.is_error)
@@ -126,6 +129,22 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
     if isinstance(answer, WaitFor) and answer.child:
         runtime.absorb(node, Intend((job.call.id,), answer.child))
     return True
+
+
+def _check_aim(runtime: Runtime, node: Node, answer: AgentAnswer) -> None:
+    """Refuse to wait for one who waits for the caller, and to end one who is not below it."""
+    match answer:
+        case WaitFor(agents):
+            for each in node.lineage():
+                if each.id in agents:
+                    what = "yourself" if each is node else f"{each.name}, which waits for you"
+                    raise ToolError(f"you would wait for {what}; end your turn, and you are told when there is news")
+        case EndTree(agent):
+            target = runtime.nodes[agent]
+            if not target.is_below(node):
+                raise ToolError(f"{target.name} is not below you; list_agents names those you may end")
+        case ToolOutput():
+            pass
 
 
 async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
@@ -145,10 +164,20 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
     approve = runtime.settings.approve
     if isinstance(verdict, Ask) and approve is not None:
         runtime.append()
-        if await approve(Approval(node.id, node.name, job.call, verdict.text)):
-            verdict = Allow()
+        runtime.slots.release(node)
+        node.waiting_for = "a person"
+        try:
+            answer = await approve(Approval(node.id, node.name, job.call, verdict.text))
+        except Exception as error:  # noqa: BLE001 - what cannot be asked is not allowed, and ends no agent
+            verdict = Deny(f"{job.call.name} is denied: asking a person failed with {type(error).__name__}: {error}")
         else:
-            verdict = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
+            if answer:
+                verdict = Allow()
+            elif answer is not None:
+                verdict = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
+        finally:
+            node.waiting_for = ""
+        await runtime.slots.acquire(node)
     verdict = without_person(verdict)
     if isinstance(verdict, Deny):
         _answer(runtime, node, job.call, verdict.text, is_error=True)
@@ -159,14 +188,13 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
 async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     """Run one job and record its result."""
     if job.pending is not None:
-        output = await _wait(runtime, node, job.pending)
+        output = await fit_output(_context(runtime, node, job.call), await _wait(runtime, node, job.pending))
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))
         output = await _call(runtime, node, job)
-    if output is not None:
-        _answer(runtime, node, job.call, output.content, is_error=output.is_error)
-        runtime.append()
+    _answer(runtime, node, job.call, output.content, is_error=output.is_error)
+    runtime.append()
 
 
 async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
@@ -184,13 +212,13 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
         return ToolOutput(str(error), True)
     except NanotrioError as error:
         return ToolOutput(f"{name} failed: {error}", True)
-    except BaseException as error:  # noqa: BLE001 - a tool may raise anything, and the model is told
+    except BaseException as error:
         if isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled):
             raise
         return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
 
 
-async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput | None:
+async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:
     """Wait without a slot for what the call asked for."""
     runtime.slots.release(node)
     node.waiting_for = "agents" if isinstance(pending, WaitFor) else "a subtree to end"
@@ -201,6 +229,7 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
             output = await answer_wait(runtime, node, pending)
         else:
             target = runtime.nodes[pending.agent]
+            target.is_told = target.parent is node
             remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
             output = ToolOutput(
                 f"{target.name} is ended" + (f"; still there: {', '.join(remaining)}" if remaining else "")
@@ -212,18 +241,17 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
-    settings = runtime.settings
     if node.processes is None:
-        node.processes = AgentProcesses(settings.token, node.id)
+        node.processes = AgentProcesses(runtime.owner_token, node.id)
     if node.tool_state is None:
         node.tool_state = {}
     return ToolContext(
         agent=node.id,
         call_id=call.id,
-        directory=Path(node.profile.directory),
-        environment=settings.process_environment,
+        directory=runtime.path(node.profile.directory),
+        environment=runtime.process_environment,
         limits=node.limits,
-        output_directory=settings.output_directory,
+        output_directory=runtime.output_directory,
         processes=node.processes,
         idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
         tree=runtime.tree,
@@ -232,6 +260,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
 
 
 def _answer(runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = "") -> None:
+    content = runtime.redactor.text(content)
     runtime.absorb(node, ToolReturned(call.id, content, is_error, mistake))
     if runtime.watchers.count:
         runtime.emit(node, ToolFinished(node.id, node.name, call, ToolResult(call.id, content, is_error)))

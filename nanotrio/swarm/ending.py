@@ -16,9 +16,11 @@ from collections.abc import Sequence
 import trio
 
 from ..tools import reap_all
+from .mailroom import wait_for
 from .node import Cause, Node
 from .pump import QUOTA
 from .runtime import Runtime
+from .settling import close_unstarted, give_up
 
 __all__ = ["end_children", "end_trees", "names_of_unfinished"]
 
@@ -37,8 +39,11 @@ def names_of_unfinished(node: Node) -> tuple[str, ...]:
 
 
 async def end_children(runtime: Runtime, node: Node, reason: str) -> tuple[str, ...]:
-    """End all unfinished descendants of ``node`` as cancelled; return what remains."""
-    return await end_trees(runtime, [child for child in node.children or () if child.is_counted], "cancelled", reason)
+    """End all unfinished descendants of ``node`` as cancelled; return what remains. Their ends are no mail to it."""
+    children = [child for child in node.children or () if child.is_counted]
+    for child in children:
+        child.is_told = True
+    return await end_trees(runtime, children, "cancelled", reason)
 
 
 async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason: str) -> tuple[str, ...]:
@@ -61,8 +66,10 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
     seconds = max(node.limits.max_reap_seconds for node in tops)
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         await _cancel(runtime, nodes)
-        await _gone(nodes)
-    remaining = [f"{node.name} (its task does not end)" for node in nodes if node.has_task]
+        await wait_for(runtime, [node for node in nodes if node.has_task], "all", None)
+    left = [node for node in nodes if node.has_task]
+    give_up(runtime, left)
+    remaining = [f"{node.name} (its task does not end)" for node in left]
     processes = [node.processes for node in nodes if node.processes is not None]
     if processes:
         with trio.CancelScope(shield=True):
@@ -74,8 +81,6 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
 
 async def _cancel(runtime: Runtime, nodes: list[Node]) -> None:
     """Cancel or close each node, those that were spawned last first: a child is always younger than its parent."""
-    from .life import close_unstarted  # noqa: PLC0415 - life performs ends, and ends close what life never started
-
     nodes.sort(key=lambda node: node.session.depth)
     for index, node in enumerate(reversed(nodes), 1):
         if node.scope is not None:
@@ -86,12 +91,3 @@ async def _cancel(runtime: Runtime, nodes: list[Node]) -> None:
             runtime.append()
             await trio.lowlevel.checkpoint()
     runtime.append()
-
-
-async def _gone(nodes: list[Node]) -> None:
-    """Wait until none of ``nodes`` has a task."""
-    delay = 0.0
-    for node in nodes:
-        while node.has_task:
-            await trio.sleep(delay)
-            delay = min(0.01, delay + 0.0005)

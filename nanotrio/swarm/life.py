@@ -17,73 +17,100 @@ comes a moment later finds no task and starts one.
 
 from __future__ import annotations
 
-import json
-from typing import Any, assert_never
+import logging
+from typing import Literal, TypeAlias, assert_never
 
 import trio
 
 from ..messages import Text
-from ..records import ChildEnded, Closed, Fact, Settled, TurnStarted
+from ..records import MailTaken, TurnStarted
 from ..turn import AskModel, Decision, EndTurn, Retry, RunTools, Stop, advance
 from .calls import ask_model, back_off
 from .dispatch import run_tools
 from .ending import end_children, names_of_unfinished
-from .events import TurnBegan, TurnFinished
-from .mailroom import notify, return_unread
+from .events import TurnBegan
 from .node import Node
-from .outcome import Outcome
 from .pump import Parked
 from .runtime import Runtime
+from .settling import close, end_sealed, settle, tell_stopped
 
-__all__ = ["close_unstarted", "outcome_of", "run_agent", "settle"]
+_log = logging.getLogger("nanotrio")
+
+_CameTo: TypeAlias = Literal["nursery", "settled", "sealed"]
+"""A nursery is needed first; nothing is left to do; the subtree was sealed."""
+
+__all__ = ["run_agent"]
 
 
 @trio.lowlevel.enable_ki_protection
 async def run_agent(runtime: Runtime, node: Node) -> None:
     """Run the agent until it has nothing left to do, or its subtree is sealed."""
-    again = True
-    while again:
+    came_to: _CameTo = "nursery"
+    while came_to == "nursery":
         if node.may_spawn or node.to_start:
             async with trio.open_nursery() as nursery:
                 node.nursery = nursery
                 for child in node.to_start or ():
                     nursery.start_soon(runtime.run_agent, child, name=child.name)
                 node.to_start = None
-                again = await _own_work(runtime, node)
+                came_to = await _own_work(runtime, node)
                 if node.nursery is nursery:
                     node.nursery = None
         else:
-            again = await _own_work(runtime, node)
-    if node.sealed and node.has_task:
-        _end_sealed(runtime, node)
+            came_to = await _own_work(runtime, node)
+        if came_to == "sealed" and node.to_start:
+            came_to = "nursery"  # they count as started, so only a task can end them
+    if came_to == "sealed":
+        end_sealed(runtime, node)
 
 
-async def _own_work(runtime: Runtime, node: Node) -> bool:
-    """Do the agent's own work; return whether a nursery is needed first."""
-    while not node.sealed:
+async def _own_work(runtime: Runtime, node: Node) -> _CameTo:
+    """Do the agent's own work; return what it came to.
+
+    A node that settled may have another task by the time this one has ended, so what it holds then is not asked.
+    """
+    while _goes_on(node):
         needs_nursery = False
         with trio.CancelScope() as scope:
             node.scope = scope
-            needs_nursery = await _live(runtime, node)
-        was_cancelled: bool = scope.cancelled_caught
-        if not was_cancelled:
-            return needs_nursery
+            needs_nursery = await _live_on(runtime, node)
+        if not scope.cancelled_caught:
+            return "nursery" if needs_nursery else "settled"
         node.scope = None
         runtime.append()
-        if node.sealed:
-            break
-        if node.stop is not None:
+        if node.stop is not None and _goes_on(node):
             (status, reason), node.stop = node.stop, None
             survivors = names_of_unfinished(node)
             if node.session.turn is not None:
                 runtime.absorb(node, Stop(status, reason, survivors=survivors))
                 runtime.append()
             await end_children(runtime, node, f"{node.name} was stopped: {reason}")
+            tell_stopped(node)
     runtime.slots.release(node)
     if node.sealed == "cancelled":
-        _close(runtime, node)
+        close(runtime, node)
         runtime.append()
-    return False
+    return "sealed"
+
+
+def _goes_on(node: Node) -> bool:
+    """Whether the agent was not sealed; a function, since it changes behind every await."""
+    return node.sealed is None
+
+
+async def _live_on(runtime: Runtime, node: Node) -> bool:
+    """Live; what breaks unforeseen ends the turn as failed, and harms nobody else."""
+    while True:
+        try:
+            return await _live(runtime, node)
+        except Exception as error:
+            if runtime.journal.failed is None:
+                if node.session.turn is None:
+                    raise
+                _log.exception("the turn of %s broke", node.name)
+                runtime.absorb(node, Stop("failed", f"nanotrio broke: {type(error).__name__}: {error}"))
+                continue
+        await trio.sleep_forever()  # nothing can be written any more, and the swarm is being ended
 
 
 async def _live(runtime: Runtime, node: Node) -> bool:
@@ -100,9 +127,11 @@ async def _live(runtime: Runtime, node: Node) -> bool:
             node.waiting_for = "a slot"
             await runtime.slots.acquire(node)
             node.waiting_for = ""
-        if runtime.journal.is_full:
+        if runtime.settings.durability == "sync":
+            await runtime.durable(runtime.append())
+        elif runtime.journal.is_full or runtime.journal.failed:
             runtime.append()
-            await runtime.journal.room()
+            await runtime.room()
         decision = advance(session, node.limits)
         if decision.facts:
             runtime.record(node, decision.facts)
@@ -131,6 +160,8 @@ async def _perform(runtime: Runtime, node: Node, decision: Decision) -> None:
         case EndTurn(status, reason, result, is_final):
             survivors = names_of_unfinished(node) if is_final else ()
             runtime.absorb(node, Stop(status, reason, result, survivors))
+            if is_final and (known := [mail.seq for mail in node.session.unread if mail.kind == "child"]):
+                runtime.record(node, (MailTaken(tuple(known)),))  # a final result is not reopened by ends before it
             if survivors:
                 runtime.append()
                 await end_children(runtime, node, f"{node.name} handed in its result")
@@ -156,110 +187,7 @@ async def _wait_for_news(runtime: Runtime, node: Node) -> None:
     node.waiting_for = "its children"
     try:
         await parked.wait()
+        await trio.lowlevel.checkpoint()  # whoever ends in the same pass is told of in the same turn
     finally:
         node.parked = None
         node.waiting_for = ""
-
-
-def settle(runtime: Runtime, node: Node) -> None:
-    """The agent has nothing left to do: write it down, tell the parent, give everything back. No await."""
-    _report(runtime, node, (Settled(),))
-    _leave(runtime, node)
-
-
-def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
-    session = node.session
-    usage, spent, uncertain, unpriced = session.report()
-    runtime.record(node, facts)
-    ended = session.ended
-    if node.parent is not None and ended is not None:
-        fact = ended.fact
-        result = fact.result or (fact.last_text if fact.status == "completed" else "")
-        last_text = "" if result == fact.last_text else fact.last_text
-        told = ChildEnded(
-            node.id,
-            node.name,
-            ended.turn,
-            fact.status,
-            fact.reason,
-            result,
-            last_text,
-            usage,
-            spent,
-            uncertain,
-            unpriced,
-        )
-        runtime.record(node.parent, (told,))
-
-
-def _leave(runtime: Runtime, node: Node) -> None:
-    """Give the task's things back; whoever waits for the agent is told."""
-    if node.has_task:
-        node.has_task = False
-        runtime.live -= 1
-    node.nursery = None
-    node.scope = None
-    node.encoded = []
-    runtime.slots.release(node)
-    if runtime.watchers.count and node.session.ended is not None:
-        runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node)))
-    waiters, node.waiters = node.waiters, None
-    runtime.uncount(node)
-    if waiters:
-        notify(waiters, node)
-
-
-def _close(runtime: Runtime, node: Node) -> None:
-    """Write down that the agent's turn was cancelled and that it takes no more mail."""
-    session = node.session
-    reason = node.stop[1] if node.stop else "cancelled"
-    if session.turn is None and session.turns == 0:
-        runtime.record(node, (TurnStarted(1, session.last_seq),))
-    if session.turn is not None:
-        runtime.absorb(node, Stop("cancelled", reason))
-    return_unread(runtime, node)
-    runtime.record(node, (Closed(reason),))
-
-
-def _end_sealed(runtime: Runtime, node: Node) -> None:
-    """The last act of a task whose subtree was sealed; its children are gone."""
-    if node.sealed == "cancelled":
-        _report(runtime, node, (Settled(),))
-    _leave(runtime, node)
-    runtime.append()
-
-
-def close_unstarted(runtime: Runtime, node: Node) -> None:
-    """End a sealed agent that has no task: pending, or idle."""
-    node.is_queued = False
-    if node.sealed == "cancelled" and node.session.status != "closed":
-        was_finished = not node.is_counted
-        _close(runtime, node)
-        _report(runtime, node, (Settled(),)) if not was_finished else None
-    _leave(runtime, node)
-
-
-def outcome_of(node: Node) -> Outcome:
-    """Return the outcome of the node's last turn that ended."""
-    session = node.session
-    ended = session.ended
-    assert ended is not None
-    fact = ended.fact
-    result: Any = None
-    if fact.status == "completed":
-        result = json.loads(fact.result) if fact.result else fact.last_text
-    return Outcome(
-        status=fact.status,
-        reason=fact.reason,
-        result=result,
-        last_text=fact.last_text,
-        agent=node.id,
-        name=node.name,
-        turn=ended.turn,
-        steps=ended.steps,
-        usage=session.usage,
-        cost_nano=session.spent_nano,
-        uncertain_nano=session.uncertain_nano,
-        unpriced=session.unpriced,
-        survivors=fact.survivors,
-    )

@@ -14,6 +14,7 @@ import trio
 from ..errors import ClosedError, LimitError
 from ..messages import clean_text
 from ..records import MailArrived, MailKind, MailReturned
+from ..session import Mail
 from .node import Node
 from .pump import Parked, Pump
 from .runtime import Runtime
@@ -83,7 +84,7 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
     if session.status == "closed" or to.sealed:
         raise ClosedError(f"{to.name} is closed and takes no mail; resume it first, or write to another")
     limits = to.limits
-    if len(session.unread) >= limits.max_mailbox:
+    if len(session.unread) >= limits.max_mailbox and _letters(session.unread) >= limits.max_mailbox:
         raise LimitError(
             f"max_mailbox of {to.name} is reached: {limits.max_mailbox} mails wait unread; let it read them first",
             bound="max_mailbox",
@@ -98,14 +99,23 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
             value=limits.max_message_bytes,
             holder=to.name,
         )
-    mail = MailArrived(kind, sender.id if sender else 0, clean_text(text), sender.name if sender else "")
+    text = runtime.redactor.text(clean_text(text))
+    mail = MailArrived(kind, sender.id if sender else 0, text, sender.name if sender else "")
     runtime.record(to, (mail,))
     runtime.wake(to)
     return session.last_seq
 
 
+def _letters(unread: Sequence[Mail]) -> int:
+    """Count what others wrote; the ends of children are no letters, and their number is bounded by other means."""
+    return sum(mail.kind != "child" for mail in unread)
+
+
 def return_unread(runtime: Runtime, node: Node) -> None:
-    """Give what a closing agent has not read back to those who sent it, where they still take mail."""
+    """Give what a closing agent has not read back to those who sent it, where they still take mail.
+
+    Who ended the agent itself is not written to.
+    """
     unread = [mail for mail in node.session.unread if mail.kind != "child"]
     if not node.session.unread:
         return
@@ -113,6 +123,8 @@ def return_unread(runtime: Runtime, node: Node) -> None:
     for mail in unread:
         sender = runtime.nodes.get(mail.sender)
         if sender is None or sender.sealed or sender.session.status == "closed" or mail.kind == "returned":
+            continue
+        if any(each.is_told and each.parent is sender for each in node.lineage()):
             continue
         try:
             deliver(runtime, sender, "returned", None, f"{node.name} closed without reading your message: {mail.text}")

@@ -49,6 +49,7 @@ class Node:
         "input_tokens",
         "is_counted",
         "is_queued",
+        "is_told",
         "ledger",
         "limits",
         "may_spawn",
@@ -63,6 +64,7 @@ class Node:
         "sealed",
         "session",
         "stop",
+        "stopped",
         "to_start",
         "tool_state",
         "tools",
@@ -99,6 +101,8 @@ class Node:
         self.unfinished_children = 0
         self.is_counted = False
         self.is_queued = False
+        self.is_told = False
+        """Its parent ends it, so its end is no news to it."""
         self.has_task = False
         self.has_slot = False
         self.nursery: trio.Nursery | None = None
@@ -112,6 +116,8 @@ class Node:
         self.sealed: Cause | None = None
         self.stop: tuple[Any, str] | None = None
         """The status and reason with which the open turn is to be stopped; the agent goes on."""
+        self.stopped: trio.Event | None = None
+        """Set once a stop has been written down, for who waits for that."""
         self.turn_deadline = 0.0
         self.encoded: list[bytes] = []
         """The session's messages as the model's codec encodes them."""

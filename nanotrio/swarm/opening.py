@@ -38,22 +38,22 @@ from ..stores import MemoryStore, Store, open_store, parse_url, this_process
 from ..tools import TREE_TOOLS, Tool, reap_all, rule_names
 from ..tools import permission_mode as check_mode
 from .burst import Burst
+from .collector import tuned_collector
 from .deadlines import Deadlines
 from .ending import end_trees
 from .events import StoreTroubled
 from .life import run_agent
 from .mailroom import Waiter
 from .recovery import read_heads, tail_heads
-from .runtime import Approver, Durability, Runtime, Settings
-from .swarm import Swarm, register_tool
+from .runtime import Approver, Durability, Permissions, Runtime, Settings
+from .spawning import register_tool
+from .swarm import Swarm
 from .tree import SwarmTree
 
 __all__ = ["open_swarm"]
 
 FLUSH_SECONDS = 10.0
 """How long leaving the block may take to write what is queued."""
-
-PROVIDER_KEYS = frozenset(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
 
 _log = logging.getLogger("nanotrio")
 
@@ -81,63 +81,63 @@ async def open_swarm(
 
     Args:
         store: ``sqlite:PATH``; None keeps everything in memory and leaves nothing behind.
-        model: full name of the model that agents use unless told otherwise, or a model of your own.
+        model: full name of the model that agents use unless told otherwise, or your own.
         tools: registered by name; agents have all of them unless told otherwise.
         system: the system prompt of roots that are given none.
         limits: of roots; a child's are the least of its own and its parent's.
         max_active: agents that may work at once; those that wait for a child, mail or money do not count.
         takeover: take the store over from a live owner, which then can write nothing more.
-        durability: ``"effects"``: the intent of an outside effect is durable before it happens. ``"async"``: it need
-            not be, so a crash may leave an effect the model is not told of. ``"sync"``: every step is durable.
+        durability: what is durable first: ``"effects"`` outside effects' intents, ``"async"`` none, ``"sync"`` all.
         fsync: survive a loss of power too, not only of the process.
         environment: what models and tools see in place of ``os.environ``. Provider keys are not handed to processes.
         directory: where agents work; the current directory by default.
         permission_mode: ``manual``, ``acceptEdits``, ``plan`` or ``bypassPermissions``.
+        allowed_tools: names of tools that need not be asked for in ``manual`` mode.
+        denied_tools: names of tools that no agent may use.
         approve: asked in ``manual`` mode before a tool with an effect runs; without it such calls are denied.
 
     Leaving the block normally waits until every root is idle, then flushes and closes. Leaving it by an exception or
     a cancel interrupts the agents: nothing final is written, and ``resume`` goes on from there.
 
     Raises:
-        UsageError: a value that cannot be used.
-        StoreOwnedError: another live process owns the store; nothing was written.
-        StoreError: the store cannot be used, or was lost meanwhile.
+        UsageError: a value that cannot be used; nothing was written.
+        StoreError: the store cannot be used, has a live owner (``StoreOwnedError``), or was lost meanwhile.
     """
-    env = dict(os.environ if environment is None else environment)
-    opened = await _open(store, fsync=fsync)
-    try:
+    async with _opened(store, fsync=fsync) as opened:
         settings = Settings(
             model=None,
             system=system,
             tools=(),
             limits=limits or Limits(),
-            environment=env,
-            process_environment={name: value for name, value in env.items() if name not in PROVIDER_KEYS},
+            environment=dict(os.environ if environment is None else environment),
             directory=_directory(directory),
-            output_directory=opened.output_directory,
-            permission_mode=check_mode(permission_mode),
-            allowed_tools=rule_names(allowed_tools),
-            denied_tools=rule_names(denied_tools),
+            permissions=Permissions(check_mode(permission_mode), rule_names(allowed_tools), rule_names(denied_tools)),
             durability=durability,
             approve=approve,
-            token=opened.token,
         )
-        runtime = await _prepare(opened.store, settings, model, tools, takeover=takeover, max_active=max_active)
-        swarm = Swarm(runtime)
-        error: BaseException | None = None
+        runtime = _prepare(opened, settings, model, tools, max_active)
+        await _become_owner(runtime, takeover=takeover)
+        async with _running(runtime) as swarm:
+            yield swarm
+
+
+@asynccontextmanager
+async def _running(runtime: Runtime) -> AsyncIterator[Swarm]:
+    """Run the agents while the block is, and end them as it ends."""
+    error: BaseException | None = None
+    try:
         async with trio.open_nursery() as nursery:
             closing = trio.Event()
             await nursery.start(_run, runtime, closing, nursery.cancel_scope)
             try:
-                yield swarm
+                yield Swarm(runtime)
                 await _idle(runtime)
-            except BaseException as raised:  # noqa: BLE001 - it is raised again once the agents are gone
+            except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
                 error = raised
             await _wind_down(runtime, closing, is_interrupted=error is not None)
-        await _finish(runtime, error)
-    finally:
-        with trio.CancelScope(shield=True):
-            await opened.store.aclose()
+    except BaseExceptionGroup as crash:  # nanotrio's own fault: what was appended is still written
+        error = crash
+    await _finish(runtime, error)
 
 
 class _Opened(msgspec.Struct, frozen=True):
@@ -148,15 +148,23 @@ class _Opened(msgspec.Struct, frozen=True):
     token: str
 
 
-async def _open(store: str | Store | None, *, fsync: bool) -> _Opened:
+@asynccontextmanager
+async def _opened(store: str | Store | None, *, fsync: bool) -> AsyncIterator[_Opened]:
+    """Open the store, and give it back however the block ends."""
     if isinstance(store, str):
         address = parse_url(store)
         token = blake2b(str(address.path).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        output_directory = address.path.with_name(f"{address.path.name}.output")
         opened = await open_store(store, fsync=fsync)
-        return _Opened(opened, address.path.with_name(f"{address.path.name}.output"), token)
-    token = os.urandom(8).hex()
-    output_directory = Path(tempfile.gettempdir()) / f"nanotrio-{os.getuid()}" / token
-    return _Opened(MemoryStore() if store is None else store, output_directory, token)
+    else:
+        token = os.urandom(8).hex()
+        output_directory = Path(tempfile.gettempdir()) / f"nanotrio-{os.getuid()}" / token
+        opened = MemoryStore() if store is None else store
+    try:
+        yield _Opened(opened, output_directory, token)
+    finally:
+        with trio.CancelScope(shield=True):
+            await opened.aclose()
 
 
 def _directory(directory: Path | str | None) -> Path:
@@ -166,26 +174,17 @@ def _directory(directory: Path | str | None) -> Path:
     return path
 
 
-async def _prepare(
-    store: Store,
+def _prepare(
+    opened: _Opened,
     settings: Settings,
     model: str | Model | None,
     tools: Sequence[Tool | Callable[..., Any]],
-    *,
-    takeover: bool,
     max_active: int,
 ) -> Runtime:
-    """Become the store's writer and read what is unfinished in it."""
-    tenure = await store.acquire(this_process(), takeover=takeover)
-    tail, heads = await tail_heads(store, tenure.heads_seq)
-    runtime = Runtime(settings, store, max_active)
-    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
-    runtime.burst = Burst(runtime.journal)
-    runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
-    runtime.cold = heads | {head.agent: head for head in await read_heads(store, heads, unfinished=True)}
-    runtime.deadlines = Deadlines(runtime)
-    runtime.tree = SwarmTree(runtime)
-    runtime.run_agent = partial(run_agent, runtime)
+    """Check all that was given, before anything is written."""
+    if max_active < 1:
+        raise UsageError(f"max_active is {max_active}; at least one agent must be able to work")
+    runtime = Runtime(settings, opened.store, max_active, opened.token, opened.output_directory)
     given: list[Tool | Callable[..., Any]] = [*tools, *TREE_TOOLS]
     names = tuple(dict.fromkeys([register_tool(runtime, each) for each in given]))
     if model is not None and not isinstance(model, str):
@@ -195,12 +194,27 @@ async def _prepare(
     return runtime
 
 
+async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
+    """Become the store's writer and read what is unfinished in it."""
+    store = runtime.store
+    tenure = await store.acquire(this_process(), takeover=takeover)
+    tail, heads = await tail_heads(store, tenure.heads_seq)
+    runtime.owner_token = f"{runtime.token}-{tenure.epoch}"
+    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
+    runtime.burst = Burst(runtime.journal)
+    runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
+    runtime.cold = heads | {head.agent: head for head in await read_heads(store, heads, unfinished=True)}
+    runtime.deadlines = Deadlines(runtime)
+    runtime.tree = SwarmTree(runtime)
+    runtime.run_agent = partial(run_agent, runtime)
+
+
 @trio.lowlevel.enable_ki_protection
 async def _run(
     runtime: Runtime, closing: trio.Event, block: trio.CancelScope, *, task_status: trio.TaskStatus[None]
 ) -> None:
     """Hold the agents and what they stand on, until the block is left and every agent is gone."""
-    with trio.CancelScope(shield=True):
+    with tuned_collector(), trio.CancelScope(shield=True):
         async with trio.open_nursery() as services:
             await services.start(runtime.journal.run)
             services.start_soon(runtime.pump.run)
@@ -247,8 +261,6 @@ async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: b
     runtime.is_closing = True
     with trio.CancelScope(shield=True):
         tops = [node for node in runtime.nodes.values() if node.parent is None]
-        if is_interrupted and runtime.fatal is None and runtime.roots is None:
-            return
         if is_interrupted:
             await end_trees(runtime, tops, "interrupted", "the swarm was left")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -9,8 +10,9 @@ import msgspec
 from ..limits import usd
 from ..messages import Usage
 from ..records import OutcomeStatus, Status
+from ..session import Session
 
-__all__ = ["AgentView", "Outcome"]
+__all__ = ["AgentView", "Outcome", "outcome_of"]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -71,3 +73,32 @@ class AgentView(msgspec.Struct, frozen=True, gc=False):
     uuid: str
     created_us: int
     updated_us: int
+    directory: str = ""
+    """Where it works."""
+    permission_mode: str = ""
+    tools: tuple[str, ...] = ()
+
+
+def outcome_of(session: Session) -> Outcome:
+    """Return the outcome of the session's last turn that ended; call it only where one has."""
+    ended = session.ended
+    assert ended is not None
+    fact = ended.fact
+    result: Any = None
+    if fact.status == "completed":
+        result = json.loads(fact.result) if fact.result else fact.last_text
+    return Outcome(
+        status=fact.status,
+        reason=fact.reason,
+        result=result,
+        last_text=fact.last_text,
+        agent=session.agent,
+        name=session.name,
+        turn=ended.turn,
+        steps=ended.steps,
+        usage=session.usage,
+        cost_nano=session.spent_nano,
+        uncertain_nano=session.uncertain_nano,
+        unpriced=session.unpriced,
+        survivors=fact.survivors,
+    )

@@ -7,7 +7,7 @@ from ..records import Head
 from ..session import Session
 from ..stores import Store, open_store, state_of
 from .outcome import AgentView
-from .recovery import load_sessions, read_heads, tail_heads
+from .recovery import load_sessions, read_heads, read_profiles, tail_heads
 from .swarm import view_of_head
 
 __all__ = ["read_session", "read_store"]
@@ -25,6 +25,7 @@ async def read_store(url: str) -> list[AgentView]:
     store = await open_store(url, read_only=True)
     try:
         heads = await _true_heads(store)
+        profiles = await read_profiles(store, {head.profile for head in heads})
         owner = (await store.statistics()).owner
     finally:
         await store.aclose()
@@ -33,7 +34,7 @@ async def read_store(url: str) -> list[AgentView]:
     views = []
     for head in heads:
         depths[head.agent] = depth = depths.get(head.parent, -1) + 1
-        views.append(view_of_head(head, owned=owned, depth=depth))
+        views.append(view_of_head(head, owned=owned, depth=depth, profile=profiles.get(head.profile)))
     return views
 
 

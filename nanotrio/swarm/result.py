@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import ToolError, UsageError
 
-__all__ = ["check_result", "schema_of"]
+__all__ = ["check_result", "check_schema", "schema_of"]
 
 _MAX_PROBLEMS = 5
 
@@ -24,21 +24,41 @@ def schema_of(result_type: Any) -> str:
     if result_type is None:
         return ""
     if isinstance(result_type, str):
-        return result_type
-    if isinstance(result_type, dict):
-        return json.dumps(result_type)
+        return check_schema(result_type)
     try:
+        if isinstance(result_type, dict):
+            return check_schema(json.dumps(result_type))
         return json.dumps(msgspec.json.schema(result_type))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UsageError(f"result_type {result_type!r} cannot be told as a JSON schema: {error}") from error
+
+
+def check_schema(schema: str) -> str:
+    """Return ``schema``, a text, if results can be held to it.
+
+    Raises:
+        UsageError: it is no JSON schema.
+    """
+    from jsonschema.exceptions import SchemaError
+
+    try:
+        validator = _validator(schema)
+        validator.check_schema(validator.schema)
+    except SchemaError as error:
+        raise UsageError(f"the schema of the result is no JSON schema: {error.json_path}: {error.message}") from error
+    except ValueError as error:
+        raise UsageError(f"the schema of the result is not JSON: {error}") from error
+    return schema
 
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    from jsonschema.validators import validator_for  # noqa: PLC0415 - costs 40 ms, and most results have no schema
+    from jsonschema.validators import validator_for
+    from referencing import Registry
 
     document = json.loads(schema)
-    return validator_for(document)(document)
+    # A registry of our own: the default one fetches what "$ref" names, over the network, while the loop stands still.
+    return validator_for(document)(document, registry=Registry())
 
 
 def check_result(schema: str, result: str) -> None:
@@ -50,7 +70,11 @@ def check_result(schema: str, result: str) -> None:
     if not schema:
         return
     value = json.loads(result)
-    problems = sorted(_validator(schema).iter_errors(value), key=lambda problem: list(map(str, problem.absolute_path)))
+    try:
+        found = list(_validator(schema).iter_errors(value))
+    except Exception as error:  # a reference that leads nowhere, a pattern that is none, nesting without end
+        raise ToolError(f"the result cannot be held to its schema: {type(error).__name__}: {error}") from error
+    problems = sorted(found, key=lambda problem: list(map(str, problem.absolute_path)))
     if not problems:
         return
     told = "; ".join([f"{problem.json_path}: {problem.message}" for problem in problems[:_MAX_PROBLEMS]])

@@ -11,10 +11,12 @@ import msgspec
 import trio
 
 from ..budget import Ledger
+from ..errors import ClosedError, StoreError
 from ..limits import Limits
 from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
-from ..records import Fact, Head
+from ..records import Fact, Head, Profile
+from ..redactor import Redactor
 from ..tools import PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
@@ -28,15 +30,18 @@ if TYPE_CHECKING:
     from ..errors import NanotrioError
     from ..journal import Journal
     from ..models.transport import Client
-    from ..records import Profile
     from ..stores import Store
     from .deadlines import Deadlines
     from .mailroom import Waiter
     from .tree import SwarmTree
 
-__all__ = ["Approval", "Approver", "Durability", "Runtime", "Settings"]
+__all__ = ["Approval", "Approver", "Durability", "Kind", "Permissions", "Runtime", "Settings"]
 
 Durability: TypeAlias = Literal["effects", "async", "sync"]
+
+
+PROVIDER_KEYS = frozenset(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
+"""Not handed to processes."""
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -48,7 +53,16 @@ class Approval(msgspec.Struct, frozen=True):
     reason: str
 
 
-Approver: TypeAlias = Callable[[Approval], Awaitable[bool]]
+Approver: TypeAlias = Callable[[Approval], Awaitable[bool | None]]
+"""Answers for a person; None where nobody can be asked, which denies the call and tells the model so."""
+
+
+class Permissions(msgspec.Struct, frozen=True):
+    """The rules of roots; a child's are never looser."""
+
+    mode: PermissionMode
+    allowed_tools: tuple[str, ...]
+    denied_tools: tuple[str, ...]
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -60,17 +74,20 @@ class Settings(msgspec.Struct, frozen=True):
     """Given to an agent unless its own are named."""
     limits: Limits
     environment: Mapping[str, str]
-    process_environment: Mapping[str, str]
-    """The environment without provider keys: what processes inherit."""
     directory: Path
-    output_directory: Path
-    permission_mode: PermissionMode
-    allowed_tools: tuple[str, ...]
-    denied_tools: tuple[str, ...]
+    permissions: Permissions
     durability: Durability
     approve: Approver | None
-    token: str
-    """Marks the processes of this swarm's agents; the same for every owner of the store."""
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What a profile comes to below a parent: made once for all children that are alike."""
+
+    profile: Profile
+    limits: Limits
+    model: Model
+    tools: dict[str, Tool]
+    may_spawn: bool
 
 
 class Runtime:
@@ -82,12 +99,12 @@ class Runtime:
     tree: SwarmTree
     run_agent: Callable[[Node], Awaitable[None]]
 
-    def __init__(self, settings: Settings, store: Store, max_active: int) -> None:
+    def __init__(self, settings: Settings, store: Store, max_active: int, token: str, output_directory: Path) -> None:
         self.settings = settings
         self.store = store
         self.tools: dict[str, Tool] = {}
         self.pump = Pump()
-        self.slots = Slots(max_active, self.pump, self.launch)
+        self.slots = Slots(max_active, self.pump, self.launch, self.has_room_for_live)
         self.watchers = Watchers()
         self.nodes: dict[int, Node] = {}
         """The registry: every agent that is in memory."""
@@ -107,7 +124,20 @@ class Runtime:
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
+        self.token = token
+        """Marks the processes of this swarm's agents; the same for every owner of the store."""
+        self.owner_token = token
+        """The same with the epoch of this owner."""
+        self.output_directory = output_directory
+        self.process_environment = {
+            name: value for name, value in settings.environment.items() if name not in PROVIDER_KEYS
+        }
+        """What processes inherit."""
+        self.redactor = Redactor(settings.environment)
         self.client: Client | None = None
+        self.paths: dict[str, Path] = {}
+        self.kinds: dict[tuple[object, ...], Kind] = {}
+        """What agents of one profile below alike parents have in common."""
         self.is_closing = False
         self.fatal: NanotrioError | None = None
 
@@ -120,8 +150,33 @@ class Runtime:
         self.burst.add(node.session, absorb(node.session, event))
 
     def append(self) -> int:
-        """Close the open group; return the number of the last record that was appended."""
-        return self.burst.append()
+        """Close the open group; return the number of the last record that was appended.
+
+        Where the store is lost for good the group is dropped: the agents are about to be interrupted.
+        """
+        try:
+            return self.burst.append()
+        except StoreError:
+            return self.journal.durable_seq
+
+    async def durable(self, seq: int) -> None:
+        """Wait, in an agent's task, until record ``seq`` is committed.
+
+        If the store is lost for good this never returns: the swarm is being interrupted, and nothing more may happen.
+        """
+        if seq <= self.journal.durable_seq:
+            return
+        try:
+            await self.journal.durable(seq)
+        except (StoreError, ClosedError):
+            await trio.sleep_forever()
+
+    async def room(self) -> None:
+        """Wait, in an agent's task, until the journal has room; as ``durable`` where the store is lost."""
+        try:
+            await self.journal.room()
+        except (StoreError, ClosedError):
+            await trio.sleep_forever()
 
     def emit(self, node: Node | None, event: Event) -> None:
         """Show an event to those who watch; call it only where ``watchers.count`` is not 0."""
@@ -136,7 +191,7 @@ class Runtime:
         model = self.models.get(name)
         if model is None:
             if self.client is None and not name.startswith("scripted"):
-                from ..models.transport import make_client  # noqa: PLC0415 - httpx costs 80 ms to import
+                from ..models.transport import make_client
 
                 self.client = make_client(self.settings.environment)
             model = self.models[name] = open_model(name, environment=self.settings.environment, client=self.client)
@@ -145,9 +200,16 @@ class Runtime:
     def close_client(self) -> None:
         """Close the connections to model servers."""
         if self.client is not None:
-            from ..models.transport import close_client  # noqa: PLC0415 - as above
+            from ..models.transport import close_client
 
             close_client(self.client)
+
+    def path(self, directory: str) -> Path:
+        """Return a directory as a path, made once."""
+        path = self.paths.get(directory)
+        if path is None:
+            path = self.paths[directory] = Path(directory)
+        return path
 
     def gate(self, node: Node) -> RateGate:
         """Return what holds back all who call the node's model."""
@@ -155,6 +217,10 @@ class Runtime:
         if gate is None:
             gate = self.gates[node.model.name] = RateGate()
         return gate
+
+    def has_room_for_live(self) -> bool:
+        """Whether one more agent may be started."""
+        return self.live < self.settings.limits.max_live
 
     def launch(self, node: Node) -> None:
         """Start a task for ``node`` in its parent's nursery, and whatever bare tasks are missing above it."""

@@ -17,11 +17,18 @@ __all__ = ["Slots"]
 
 
 class Slots:
-    """The slots of one swarm; ``launch`` starts a pending agent in its own parent's nursery."""
+    """The slots of one swarm.
 
-    __slots__ = ("_launch", "_max_active", "_pending", "_pump", "_returning", "active")
+    ``launch`` starts a pending agent in its own parent's nursery; ``has_room`` says whether one more may live. While
+    nobody is active one is started in any case, or agents that wait for pending children would wait for ever.
+    """
 
-    def __init__(self, max_active: int, pump: Pump, launch: Callable[[Node], None]) -> None:
+    __slots__ = ("_has_room", "_launch", "_max_active", "_pending", "_pump", "_returning", "active")
+
+    def __init__(
+        self, max_active: int, pump: Pump, launch: Callable[[Node], None], has_room: Callable[[], bool]
+    ) -> None:
+        self._has_room = has_room
         self._max_active = max_active
         self._pump = pump
         self._launch = launch
@@ -63,6 +70,7 @@ class Slots:
         if node.has_slot:
             node.has_slot = False
             self.active -= 1
+        if self._pending or self._returning:
             self._hand_on()
 
     def _hand_on(self) -> None:
@@ -71,10 +79,11 @@ class Slots:
                 node, parked = self._returning.popleft()
                 if parked.task is None:
                     continue
-                self.active += 1
-                node.has_slot = True
+                if not node.has_slot:  # two calls of one agent may come back together
+                    self.active += 1
+                    node.has_slot = True
                 self._pump.post(parked)
-            elif self._pending:
+            elif self._pending and (self.active == 0 or self._has_room()):
                 node = self._pending.popleft()
                 if not node.is_queued:
                     continue

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import msgspec
 import trio
 
-from ..errors import ClosedError, UnknownAgentError, UsageError
-from ..limits import Limits, nano_usd
+from ..errors import ClosedError, UnknownAgentError
 from ..records import Head, Profile
-from ..tools import TREE_TOOLS, Leftover, Tool, find_leftovers, permission_mode, tighter, tool, tool_name
+from ..tools import Leftover, end_leftovers, find_leftovers
+from ..turn import Restart
 from .agent import Agent, view_of
 from .events import Event
 from .node import Node
 from .outcome import AgentView
 from .recovery import read_heads, resume_tree
-from .result import schema_of
 from .runtime import Runtime
+from .spawning import SpawnOptions, profile_of
 from .tree import check_room, check_spawn, find, spawn_nowait
 
 __all__ = ["Swarm", "SwarmStatistics", "view_of_head"]
@@ -51,28 +50,11 @@ class Swarm:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    async def spawn(
-        self,
-        prompt: str,
-        *,
-        name: str = "agent",
-        model: str | None = None,
-        system: str | None = None,
-        tools: Sequence[Tool | Callable[..., Any] | str] | None = None,
-        budget_usd: float | None = None,
-        timeout_seconds: float | None = None,
-        limits: Limits | None = None,
-        directory: Path | str | None = None,
-        permission_mode: str | None = None,
-        result_type: Any = None,
-        uuid: str = "",
-    ) -> Agent:
+    async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Agent:
         """Start a root agent on ``prompt`` and return its handle once the prompt is durable.
 
-        What is not given is the swarm's. ``tools`` are tools, plain functions, or names of registered ones; the tree's
-        own tools come with them, unless some of these are named: then exactly the named ones are given.
-        ``budget_usd`` caps the agent and all its descendants over its whole life; ``timeout_seconds`` bounds each
-        turn. ``uuid`` names the session in place of a new one. ``result_type`` (a type msgspec knows, or a JSON schema as a dict) is what ``submit_result`` is held to.
+        ``options`` are those of ``SpawnOptions``: name, model, system, tools, budget_usd, timeout_seconds, limits,
+        directory, permission_mode, result_type, uuid. What is not given is the swarm's.
 
         Checkpoints. Cancelled, the agent may have been started.
 
@@ -81,111 +63,22 @@ class Swarm:
             LimitError: a bound or budget of the lineage refuses it.
             ModelError: the model's key is missing.
         """
-        agents = await self._spawn(
-            None,
-            [prompt],
-            name=name,
-            model=model,
-            system=system,
-            tools=tools,
-            budget_usd=budget_usd,
-            timeout_seconds=timeout_seconds,
-            limits=limits,
-            directory=directory,
-            permission_mode=permission_mode,
-            result_type=result_type,
-            uuid=uuid,
-        )
-        return agents[0]
+        (agent,) = await self.spawn_below(None, [prompt], options)
+        return agent
 
-    async def _spawn(
-        self,
-        parent: Node | None,
-        prompts: Sequence[str],
-        *,
-        name: str,
-        model: str | None,
-        system: str | None,
-        tools: Sequence[Tool | Callable[..., Any] | str] | None,
-        budget_usd: float | None,
-        timeout_seconds: float | None,
-        limits: Limits | None,
-        directory: Path | str | None,
-        permission_mode: str | None,
-        result_type: Any,
-        uuid: str = "",
-    ) -> list[Agent]:
+    async def spawn_below(self, parent: Node | None, prompts: Sequence[str], options: SpawnOptions) -> list[Agent]:
+        """Start an agent on each of ``prompts``; what ``Swarm.spawn`` and ``Agent.spawn`` stand on."""
         self._check_open()
         await self._runtime.journal.room()
         runtime = self._runtime
-        settings = runtime.settings
-        bounds = limits or (parent.limits if parent else settings.limits)
-        if timeout_seconds is not None:
-            bounds = msgspec.structs.replace(bounds, turn_seconds=_positive(timeout_seconds, "timeout_seconds"))
-        if budget_usd is not None or (parent is not None and limits is None):
-            budget = None if budget_usd is None else nano_usd(_positive(budget_usd, "budget_usd"))
-            bounds = msgspec.structs.replace(bounds, budget_nano=budget)
-        above = parent.profile if parent else None
-        if system is not None or above is None:
-            system_seq = self._system(settings.system if system is None else system)
-        else:
-            system_seq = above.system
-        profile = Profile(
-            model=self._model_name(model, above),
-            system=system_seq,
-            tools=self._tool_names(tools, above),
-            limits=bounds,
-            directory=str(
-                Path(directory).absolute() if directory else above.directory if above else settings.directory
-            ),
-            permission_mode=self._mode(permission_mode, above),
-            result_schema=schema_of(result_type),
-            denied_tools=above.denied_tools if above else settings.denied_tools,
-            allowed_tools=above.allowed_tools if above else settings.allowed_tools,
-        )
+        name = options.get("name", "agent")
+        profile = profile_of(runtime, parent, options)
         check_room(runtime, parent, len(prompts))
         cleaned = [check_spawn(runtime, parent, prompt, name, profile) for prompt in prompts]
+        uuid = options.get("uuid", "")
         nodes = [spawn_nowait(runtime, parent, prompt, name, profile, uuid) for prompt in cleaned]
         await runtime.journal.durable(runtime.append())
         return [Agent(self, node) for node in nodes]
-
-    def _system(self, system: str) -> int:
-        if not system:
-            return 0
-        seq = self._runtime.burst.content(system.encode(errors="replace"))
-        self._runtime.systems[seq] = system
-        return seq
-
-    def _model_name(self, model: str | None, above: Profile | None) -> str:
-        name = model or (above.model if above else None)
-        if name is None:
-            if self._runtime.settings.model is None:
-                raise UsageError(
-                    "no model was named; pass model= to open_swarm or spawn, as in 'anthropic/claude-sonnet-4-5'"
-                )
-            name = self._runtime.settings.model.name
-        return name
-
-    def _mode(self, mode: str | None, above: Profile | None) -> str:
-        wanted = permission_mode(mode or self._runtime.settings.permission_mode)
-        return wanted if above is None else tighter(wanted, permission_mode(above.permission_mode))
-
-    def _tool_names(
-        self, tools: Sequence[Tool | Callable[..., Any] | str] | None, above: Profile | None
-    ) -> tuple[str, ...]:
-        if tools is None:
-            return above.tools if above else self._runtime.settings.tools
-        names = dict.fromkeys([self._register(each) for each in tools])
-        own = [each.spec.name for each in TREE_TOOLS]
-        if not names.keys() & set(own):
-            names.update(dict.fromkeys(own))
-        for name in names:
-            if above is not None and name not in above.tools and name in self._runtime.settings.tools:
-                raise UsageError(f"a child cannot have the tool {name!r}, which its parent does not have")
-        return tuple(names)
-
-    def _register(self, each: Tool | Callable[..., Any] | str) -> str:
-        return register_tool(self._runtime, each)
 
     def agent(self, address: int | str) -> Agent:
         """Return the handle of an agent in memory, by its id, its name, or its root's uuid.
@@ -256,7 +149,15 @@ class Swarm:
 
     async def leftovers(self) -> list[Leftover]:
         """Return processes that a former owner's agents left running when it was killed."""
-        return await find_leftovers(self._runtime.settings.token)
+        return await find_leftovers(self._runtime.token, but=self._runtime.owner_token)
+
+    async def end_leftovers(self) -> list[Leftover]:
+        """Kill the processes that ``leftovers`` finds, and wait until they are gone; return what was found.
+
+        Do so before ``resume``: a command that outlived its agent must not go on beside the agent that is told of it.
+        """
+        seconds = self._runtime.settings.limits.max_reap_seconds
+        return await end_leftovers(self._runtime.token, seconds, but=self._runtime.owner_token)
 
     def statistics(self) -> SwarmStatistics:
         """Return counts; does not checkpoint."""
@@ -278,43 +179,17 @@ class Swarm:
             raise ClosedError("the swarm is closing; open it again to go on")
 
 
-def register_tool(runtime: Runtime, each: Tool | Callable[..., Any] | str) -> str:
-    """Enter a tool into the swarm's registry; return its name.
-
-    Raises:
-        UsageError: another tool of that name is registered, or none of that name is.
-    """
-    if isinstance(each, str):
-        name = tool_name(each)
-        if name not in runtime.tools:
-            raise UsageError(f"no tool is called {each!r}; there are {', '.join(runtime.tools)}")
-        return name
-    made = each if isinstance(each, Tool) else tool(each)
-    name = made.spec.name
-    known = runtime.tools.setdefault(name, made)
-    if known is not made and (known.function is None or known.function is not made.function):
-        raise UsageError(f"two tools are called {name!r}; give one of them another name with @tool(name=...)")
-    return name
-
-
 def reopen(runtime: Runtime, node: Node) -> None:
     """Let a closed agent and its closed ancestors take mail again."""
-    from ..turn import Restart  # noqa: PLC0415 - one use
-
     for each in node.lineage():
         each.sealed = None if each.sealed == "cancelled" else each.sealed
         each.stop = None
+        each.is_told = False
         if each.session.status == "closed":
             runtime.absorb(each, Restart())
 
 
-def _positive(value: float, what: str) -> float:
-    if not value >= 0:
-        raise UsageError(f"{what} is {value:g}; give a positive number")
-    return value
-
-
-def view_of_head(head: Head, *, owned: bool, depth: int = 0) -> AgentView:
+def view_of_head(head: Head, *, owned: bool, depth: int = 0, profile: Profile | None = None) -> AgentView:
     """Return a head as a value; an unfinished agent of a store that nobody owns is ``interrupted``."""
     return AgentView(
         id=head.agent,
@@ -335,4 +210,7 @@ def view_of_head(head: Head, *, owned: bool, depth: int = 0) -> AgentView:
         uuid=head.uuid,
         created_us=head.created_us,
         updated_us=head.updated_us,
+        directory=profile.directory if profile else "",
+        permission_mode=profile.permission_mode if profile else "",
+        tools=profile.tools if profile else (),
     )

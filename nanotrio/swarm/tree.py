@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -16,19 +17,22 @@ from ..messages import clean_text
 from ..models import Model
 from ..records import MailArrived, Profile, Spawned
 from ..session import Session
-from ..tools import SPAWNING, ChildSpec, Tool, tighter
+from ..tools import SPAWNING, ChildSpec, Tool, permission_mode, tighter
 from ..turn import Submit
 from .events import AgentSpawned
 from .mailroom import deliver
 from .node import Node
-from .result import check_result
-from .runtime import Runtime
+from .result import check_result, check_schema
+from .runtime import Kind, Runtime
 from .waiting import status_of
 
-__all__ = ["SwarmTree", "make_node", "profile_seq"]
+__all__ = ["SwarmTree", "check_budget", "make_node", "profile_seq"]
 
 _MAX_NAME_CHARACTERS = 40
 _MAX_LISTED = 200
+_MAX_DIGITS = 18
+MAX_KINDS = 1_000
+"""Kinds of agents that are remembered; more only costs time."""
 
 
 class SwarmTree:
@@ -45,7 +49,7 @@ class SwarmTree:
         profiles: dict[tuple[object, ...], Profile] = {}
         plans = []
         for spec in specs:
-            schema = "" if spec.result_schema is None else msgspec.json.encode(spec.result_schema).decode()
+            schema = "" if spec.result_schema is None else check_schema(json.dumps(spec.result_schema))
             key = (
                 spec.model,
                 tuple(spec.tools or ()),
@@ -73,7 +77,7 @@ class SwarmTree:
         )
 
     def _named(self, node: Node, names: Sequence[str]) -> tuple[str, ...]:
-        from ..tools import tool_name  # noqa: PLC0415 - one name beside a local of the same
+        from ..tools import tool_name
 
         wanted = tuple([tool_name(name) for name in names])
         for name in wanted:
@@ -99,7 +103,7 @@ class SwarmTree:
         if address == "parent" and node.parent is not None:
             return node.parent.id
         number = address.rpartition(".")[2]
-        if number.isdecimal():
+        if number.isdecimal() and len(number) <= _MAX_DIGITS:
             found = self._runtime.nodes.get(int(number))
             if found is not None and found.root is node.root and address in (found.name, number):
                 return int(found.id)
@@ -130,7 +134,7 @@ class SwarmTree:
     def submit(self, agent: int, result: str) -> None:
         """Take the agent's result."""
         node = self._runtime.nodes[agent]
-        result = clean_text(result)
+        result = self._runtime.redactor.text(clean_text(result))
         check_result(node.profile.result_schema, result)
         self._runtime.absorb(node, Submit(result))
 
@@ -210,7 +214,7 @@ def check_spawn(runtime: Runtime, parent: Node | None, prompt: str, name: str, p
     Raises:
         UsageError, BudgetError, LimitError: what is wrong and what to do.
     """
-    prompt = clean_text(prompt)
+    prompt = runtime.redactor.text(clean_text(prompt))
     limits = profile.limits
     if not prompt.strip():
         raise UsageError("the prompt is empty; say what the agent is to do")
@@ -269,35 +273,10 @@ def make_node(runtime: Runtime, session: Session, parent: Node | None, profile: 
     Raises:
         UnknownToolError: the profile names a tool that is not registered with the swarm.
     """
-    limits = session.limits or profile.limits
-    budget = limits.budget_nano
-    if parent is not None:
-        limits = msgspec.structs.replace(limits.within(parent.limits), budget_nano=budget)
-        mode = tighter(profile.permission_mode, parent.profile.permission_mode)  # type: ignore[arg-type]
-        if mode != profile.permission_mode:
-            profile = msgspec.structs.replace(profile, permission_mode=mode)
-    depth = parent.session.depth + 1 if parent else 0
-    may_spawn = depth < min(limits.max_depth, HARD_MAX_DEPTH)
-    tools: dict[str, Tool] = {}
-    for name in profile.tools:
-        if name not in runtime.tools:
-            raise UnknownToolError(
-                f"{session.name or 'the agent'} uses the tool {name!r}, which is not registered; "
-                "pass it in open_swarm(tools=[...])"
-            )
-        if may_spawn or name not in SPAWNING:
-            tools[name] = runtime.tools[name]
-    ledger = Ledger(session.name, budget, parent.ledger if parent else None)
-    node = Node(
-        session,
-        parent,
-        profile,
-        limits,
-        ledger,
-        runtime.model(profile.model),
-        tools,
-        may_spawn=may_spawn and not SPAWNING.isdisjoint(tools),
-    )
+    kind = _kind(runtime, parent, profile, session.limits, session.name)
+    limits = kind.limits
+    ledger = Ledger(session.name, limits.budget_nano, parent.ledger if parent else None)
+    node = Node(session, parent, kind.profile, limits, ledger, kind.model, kind.tools, may_spawn=kind.may_spawn)
     runtime.nodes[session.agent] = node
     if parent is not None:
         if parent.children is None:
@@ -306,12 +285,47 @@ def make_node(runtime: Runtime, session: Session, parent: Node | None, profile: 
     return node
 
 
+def _kind(runtime: Runtime, parent: Node | None, profile: Profile, own: Limits | None, name: str) -> Kind:
+    """Return what a profile comes to below ``parent``, where ``own`` limits were set in flight, if they were."""
+    depth = parent.session.depth + 1 if parent else 0
+    above = parent.limits if parent else None
+    mode = parent.profile.permission_mode if parent else profile.permission_mode
+    wanted = own or profile.limits
+    may_spawn = depth < min(wanted.max_depth, HARD_MAX_DEPTH, above.max_depth if above else HARD_MAX_DEPTH)
+    key = (profile, own, above, mode, may_spawn)
+    kind = runtime.kinds.get(key)
+    if kind is not None:
+        return kind
+    limits = wanted if above is None else msgspec.structs.replace(wanted.within(above), budget_nano=wanted.budget_nano)
+    tighter_mode = tighter(permission_mode(profile.permission_mode), permission_mode(mode))
+    tools: dict[str, Tool] = {}
+    for each in profile.tools:
+        if each not in runtime.tools:
+            raise UnknownToolError(
+                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; "
+                "pass it in open_swarm(tools=[...])"
+            )
+        if may_spawn or each not in SPAWNING:
+            tools[each] = runtime.tools[each]
+    kind = Kind(
+        msgspec.structs.replace(profile, permission_mode=tighter_mode),
+        limits,
+        runtime.model(profile.model),
+        tools,
+        may_spawn and not SPAWNING.isdisjoint(tools),
+    )
+    if len(runtime.kinds) >= MAX_KINDS:
+        runtime.kinds.clear()
+    runtime.kinds[key] = kind
+    return kind
+
+
 def find(runtime: Runtime, address: Any) -> Node | None:
     """Return the node in memory that an id, a name or a root's uuid stands for."""
     if isinstance(address, int):
         return runtime.nodes.get(address)
     number = str(address).rpartition(".")[2]
-    if number.isdecimal():
+    if number.isdecimal() and len(number) <= _MAX_DIGITS:
         node = runtime.nodes.get(int(number))
         return node if node is not None and address in (node.name, number) else None
     named = [

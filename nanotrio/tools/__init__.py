@@ -22,34 +22,35 @@ from .permissions import (
     tighter,
     without_person,
 )
-from .processes import AgentProcesses, Leftover, find_leftovers, reap_all
+from .processes import AgentProcesses, Leftover, end_leftovers, find_leftovers, reap_all
 from .shell import bash
 from .standard import standard_tools
 from .tool import Processes, Tool, ToolContext, ToolOutput
 
 __all__ = [
+    "AGENT_TOOLS",
     "SPAWNING",
     "TREE_TOOLS",
     "AgentAnswer",
-    "ChildSpec",
-    "EndTree",
-    "Tree",
-    "WaitFor",
-    "AGENT_TOOLS",
     "AgentProcesses",
     "Allow",
     "Ask",
+    "ChildSpec",
     "Deny",
+    "EndTree",
     "Leftover",
     "PermissionMode",
     "Processes",
     "Tool",
     "ToolContext",
     "ToolOutput",
+    "Tree",
     "Verdict",
+    "WaitFor",
     "argument_name",
     "bash",
     "edit",
+    "end_leftovers",
     "find_leftovers",
     "fit_output",
     "judge",

@@ -18,7 +18,7 @@ from ..messages import ToolSpec
 from .schema import signature_of
 from .tool import Tool, ToolContext, ToolOutput
 
-__all__ = ["TREE_TOOLS", "SPAWNING", "AgentAnswer", "ChildSpec", "EndTree", "Tree", "WaitFor"]
+__all__ = ["SPAWNING", "TREE_TOOLS", "AgentAnswer", "ChildSpec", "EndTree", "Tree", "WaitFor"]
 
 SPAWNING = frozenset(("spawn_agent", "spawn_agents"))
 """Tools that are hidden from agents at the last level."""
@@ -149,7 +149,7 @@ def wait_agents(
     """Wait until agents have ended and return what each came to; those that have not are named.
 
     ids: NAME.N of each; all your children by default.
-    mode: "all" waits for every one, "any" for the first.
+    mode: "all" waits for every one, "any" for the next that ends.
     timeout_seconds: return what there is after this long.
     """
     tree = _tree(context)
@@ -165,7 +165,7 @@ def list_agents(context: ToolContext) -> AgentAnswer:
     return ToolOutput("\n".join(["\t".join(row) for row in rows]) or "no agents below you")
 
 
-def cancel_agent(context: ToolContext, id: str) -> AgentAnswer:  # noqa: A002 - the model's word
+def cancel_agent(context: ToolContext, id: str) -> AgentAnswer:
     """End an agent below you, and everything below it, and return when it is gone.
 
     id: NAME.N of the agent.

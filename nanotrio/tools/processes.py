@@ -30,9 +30,19 @@ import trio
 
 from .threads import thread_limiter
 
-__all__ = ["MARK", "AgentProcesses", "Leftover", "find_holders", "find_leftovers", "join_marks", "reap_all"]
+__all__ = [
+    "MARK",
+    "AgentProcesses",
+    "Leftover",
+    "end_leftovers",
+    "find_holders",
+    "find_leftovers",
+    "join_marks",
+    "reap_all",
+]
 
 MARK = "NANOTRIO_AGENT"
+_LOOK_AGAIN_SECONDS = 0.01
 _MANY = 32
 """Groups above which a new one makes us drop those that have ended."""
 
@@ -164,9 +174,25 @@ def _thread_lines(agent: AgentProcesses) -> list[str]:
     return [f"a thread of the tool {tool} has not returned, and no thread can be ended" for tool in agent.threads]
 
 
-async def find_leftovers(token: str) -> list[Leftover]:
-    """Return the running processes that carry the mark of the swarm ``token``; only those of this user are seen."""
-    return await trio.to_thread.run_sync(_find_marked, token, limiter=thread_limiter("scan"))
+async def find_leftovers(token: str, *, but: str = "") -> list[Leftover]:
+    """Return the running processes of this user that carry the mark of the swarm ``token``, or of an owner of it.
+
+    An owner's token is the swarm's with ``-EPOCH`` behind it; the processes of the owner ``but`` are left out.
+    """
+    return await trio.to_thread.run_sync(_find_marked, token, but, limiter=thread_limiter("scan"))
+
+
+async def end_leftovers(token: str, max_seconds: float, *, but: str = "") -> list[Leftover]:
+    """Kill what ``find_leftovers`` finds until it finds nothing, at most ``max_seconds``; return what it found."""
+    ended: dict[int, Leftover] = {}
+    with trio.move_on_after(max_seconds):
+        while found := await find_leftovers(token, but=but):
+            for leftover in found:
+                ended[leftover.pid] = leftover
+                with contextlib.suppress(OSError):
+                    os.kill(leftover.pid, signal.SIGKILL)
+            await trio.sleep(_LOOK_AGAIN_SECONDS)
+    return list(ended.values())
 
 
 async def find_holders(descriptor: int) -> list[tuple[int, str]]:
@@ -233,13 +259,13 @@ def _kill_groups(groups: Mapping[int, int]) -> list[tuple[int, str]]:
     return remaining
 
 
-def _find_marked(token: str) -> list[Leftover]:
-    prefix = f"{token}:".encode()
+def _find_marked(token: str, but: str) -> list[Leftover]:
     found = []
     for seen in _processes():
         for mark in _marks_of(seen.pid):
-            if mark.startswith(prefix) and seen.state not in "ZX":
-                agent = mark[len(prefix) :]
+            owner, _, agent = mark.decode(errors="replace").rpartition(":")
+            is_ours = owner == token or (owner.rpartition("-")[0] == token and owner != but)
+            if is_ours and seen.state not in "ZX":
                 found.append(Leftover(seen.pid, seen.command, int(agent) if agent.isdigit() else 0))
                 break
     return found

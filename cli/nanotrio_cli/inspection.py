@@ -1,0 +1,226 @@
+"""``nanotrio ls``, ``show`` and ``tree``: stores as they lie, read without disturbing whoever runs them.
+
+With a terminal they are tables and colours; without one plain text, a row a line; with ``--json`` one object a line.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from nanotrio import AgentView, read_session
+from nanotrio.limits import usd
+from nanotrio.messages import Message, Text, Thinking, ToolCall, ToolResult
+
+from .arguments import InspectOptions
+from .data_folder import DataFolder
+from .exits import OK, CommandError
+from .folded_tree import Line, status_of, tree_lines
+from .money import view_cost
+from .output import encode_line, write_now
+from .printable import one_line, printable
+from .result import usage_record
+from .sessions import Found, check_url, find, newest, read_views, roots
+from .stream import content_records
+from .transcript import call_line
+
+__all__ = ["inspect"]
+
+_STYLES = {
+    "completed": "green",
+    "running": "cyan",
+    "settling": "cyan",
+    "pending": "dim",
+    "idle": "dim",
+    "closed": "dim",
+    "interrupted": "yellow",
+}
+
+
+def inspect(options: InspectOptions, environment: Mapping[str, str]) -> int:
+    """Do what the options say and return the exit code.
+
+    Raises:
+        CommandError: nobody answers to the id.
+        NanotrioError: a store cannot be read.
+    """
+    return trio.run(_inspect, options, environment)
+
+
+async def _inspect(options: InspectOptions, environment: Mapping[str, str]) -> int:
+    many = options.store is None
+    if options.store is not None:
+        check_url(options.store)
+    urls = DataFolder(environment).stores() if many else [options.store or ""]
+    if options.command == "ls":
+        await _list(options, urls, one_of_many=many)
+        return OK
+    if options.command == "tree" and options.id is None and not many:
+        views = await read_views(urls[0], one_of_many=False)
+        _print_tree(options, views, None)
+        return OK
+    if options.id is None:
+        found = await newest(urls, _directory(), one_of_many=many)
+    else:
+        found = await find(urls, options.id, one_of_many=many)
+    if options.command == "tree":
+        _print_tree(options, found.tree, found.view.id)
+    else:
+        await _show(options, found)
+    return OK
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        raise CommandError("the working directory no longer exists; name the session by its id") from None
+
+
+def _record(view: AgentView, url: str) -> dict[str, Any]:
+    return {
+        "id": view.id,
+        "name": view.name,
+        "session_id": view.uuid,
+        "parent": view.parent or None,
+        "root": view.root,
+        "depth": view.depth,
+        "status": view.status,
+        "outcome": view.outcome,
+        "model": view.model,
+        "turn": view.turn,
+        "usage": usage_record(view.usage),
+        "cost_usd": None if view.unpriced else usd(view.spent_nano),
+        "uncertain_cost_usd": usd(view.uncertain_nano),
+        "task": view.task,
+        "directory": view.directory,
+        "created_us": view.created_us,
+        "updated_us": view.updated_us,
+        "store": url,
+    }
+
+
+async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bool) -> None:
+    rows: list[tuple[AgentView, str, int]] = []
+    for url in urls:
+        views = await read_views(url, one_of_many=one_of_many)
+        sizes = Counter(view.root for view in views)
+        rows += [(view, url, sizes[view.id]) for view in (views if options.all else roots(views))]
+    if not options.all:
+        rows.sort(key=lambda row: row[0].updated_us, reverse=True)
+    if options.json:
+        write_now(b"".join(encode_line(_record(view, url)) for view, url, _ in rows))
+    elif os.isatty(1):
+        table = _table("session", "when", "agents", "status", "cost", "task")
+        for view, _, size in rows:
+            table.add_row(*(_cell(cell) for cell in _cells(view, size)))
+        _draw(table)
+    else:
+        write_now("".join("\t".join(_cells(view, size)) + "\n" for view, _, size in rows).encode())
+
+
+def _cells(view: AgentView, size: int) -> tuple[str, ...]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.updated_us / 1e6))
+    name = printable(view.name) if view.parent else view.uuid
+    return (name, when, f"{size:,}" if size else "", status_of(view), view_cost(view), one_line(view.task, 60))
+
+
+def _print_tree(options: InspectOptions, views: Sequence[AgentView], top: int | None) -> None:
+    if options.json:
+        below = _below(views, top)
+        write_now(b"".join(encode_line(_record(view, options.store or "")) for view in below))
+        return
+    lines = tree_lines(views, root=top)
+    if os.isatty(1):
+        _draw(*(_styled(line) for line in lines))
+    else:
+        write_now("".join(line.text() + "\n" for line in lines).encode())
+
+
+def _below(views: Sequence[AgentView], top: int | None) -> list[AgentView]:
+    """Return ``top`` and its descendants in order of creation; parents come before their children."""
+    ordered = sorted(views, key=lambda view: view.id)
+    if top is None:
+        return ordered
+    kept = {top}
+    for view in ordered:
+        if view.parent in kept:
+            kept.add(view.id)
+    return [view for view in ordered if view.id in kept]
+
+
+async def _show(options: InspectOptions, found: Found) -> None:
+    session = await read_session(found.url, found.view.id)
+    if options.json:
+        write_now(encode_line({"type": "agent", **_record(found.view, found.url)}))
+        for message in session.messages:
+            write_now(encode_line({"type": message.role, "content": content_records(message), "model": message.model}))
+        return
+    view = found.view
+    head = f"{view.name}  {status_of(view)}  {view_cost(view)}  {view.model}\nsession {found.root.uuid}\n"
+    head += f"in {view.directory}\nstore {found.url}\n"
+    write_now(printable(head).encode())
+    for message in session.messages:
+        write_now(("\n" + _message_text(message)).encode("utf-8", "replace"))
+    if session.turn is None and session.ended is not None and session.ended.fact.reason:
+        fact = session.ended.fact
+        write_now(printable(f"\n{fact.status}: {fact.reason}\n").encode("utf-8", "replace"))
+
+
+def _message_text(message: Message) -> str:
+    lines: list[str] = []
+    for part in message.parts:
+        match part:
+            case Text():
+                mark = "> " if message.role == "user" else ""
+                lines += [mark + line for line in printable(part.text).splitlines()]
+            case Thinking():
+                lines.append(f"(thinking: {one_line(part.text, 200)})" if part.text else "(thinking, not shown)")
+            case ToolCall():
+                lines.append(f"• {call_line(part, 200)}")
+            case ToolResult():
+                lines.append(f"  {'failed: ' if part.is_error else ''}{one_line(part.content, 200)}")
+    return "\n".join(lines) + "\n"
+
+
+def _table(*columns: str) -> Any:
+    import rich.table
+
+    table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("session", "when", "cost"), overflow="ellipsis")
+    return table
+
+
+def _cell(text: str) -> Any:
+    import rich.text
+
+    return rich.text.Text(text, style=_STYLES.get(text, ""))
+
+
+def _styled(line: Line) -> Any:
+    import rich.text
+
+    if line.folded:
+        return rich.text.Text(line.branch + line.folded, style="dim")
+    text = rich.text.Text(line.branch + line.name, no_wrap=True, overflow="ellipsis")
+    text.append(f"  {line.status}", style=_STYLES.get(line.status, "red"))
+    text.append(f"  {line.cost}", style="dim")
+    return text.append(f"  {line.task}")
+
+
+def _draw(*things: Any) -> None:
+    """Draw on the terminal through rich, and write what it drew ourselves."""
+    import rich.console
+
+    console = rich.console.Console()
+    with console.capture() as drawn:
+        for thing in things:
+            console.print(thing)
+    write_now(drawn.get().encode("utf-8", "replace"))

@@ -1,0 +1,154 @@
+"""What a program may say of an agent it spawns, and how that becomes a profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+
+from ..errors import UsageError
+from ..limits import Limits, nano_usd
+from ..messages import clean_text
+from ..records import Profile
+from ..tools import TREE_TOOLS, Tool, permission_mode, tighter, tool, tool_name
+from .node import Node
+from .result import schema_of
+from .runtime import Runtime
+
+__all__ = ["SpawnOptions", "profile_of", "register_tool"]
+
+
+class SpawnOptions(TypedDict, total=False):
+    """Keyword arguments of ``spawn``; what is not given is the parent's, or the swarm's for a root."""
+
+    name: str
+    """A short word for people; a number is added."""
+    model: str
+    """Full name of a model."""
+    system: str
+    """The system prompt."""
+    tools: Sequence[Tool | Callable[..., Any] | str]
+    """Tools, plain functions, or names of registered ones. The tree's own tools come with them, unless some of these
+    are named: then exactly the named ones are given."""
+    budget_usd: float
+    """Caps the agent and all its descendants over its whole life."""
+    timeout_seconds: float
+    """Bounds each turn, in time that the process runs."""
+    limits: Limits
+    directory: Path | str
+    """Where the agent works."""
+    permission_mode: str
+    """Never looser than the parent's."""
+    result_type: Any
+    """A type msgspec knows, or a JSON schema as a dict: what ``submit_result`` is held to."""
+    uuid: str
+    """Names the session of a root, in place of a new one."""
+
+
+def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> Profile:
+    """Return what ``options`` come to below ``parent``.
+
+    Raises:
+        UsageError: a value that cannot be used.
+    """
+    settings = runtime.settings
+    above = parent.profile if parent else None
+    return Profile(
+        model=_model_name(runtime, options.get("model"), above),
+        system=_system(runtime, options.get("system"), above),
+        tools=_tool_names(runtime, options.get("tools"), above),
+        limits=_limits(options, parent.limits if parent else settings.limits, is_child=parent is not None),
+        directory=_directory(options.get("directory")) or (above.directory if above else str(settings.directory)),
+        permission_mode=_mode(options.get("permission_mode"), above, settings.permissions.mode),
+        result_schema=schema_of(options.get("result_type")),
+        denied_tools=above.denied_tools if above else settings.permissions.denied_tools,
+        allowed_tools=above.allowed_tools if above else settings.permissions.allowed_tools,
+    )
+
+
+def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits:
+    limits = options.get("limits") or default
+    if (seconds := options.get("timeout_seconds")) is not None:
+        limits = msgspec.structs.replace(limits, turn_seconds=_positive(seconds, "timeout_seconds"))
+    budget = options.get("budget_usd")
+    if budget is not None:
+        return msgspec.structs.replace(limits, budget_nano=nano_usd(_positive(budget, "budget_usd")))
+    if is_child and options.get("limits") is None:  # the parent's cap holds for it without being its own
+        return msgspec.structs.replace(limits, budget_nano=None)
+    return limits
+
+
+def _positive(value: float, what: str) -> float:
+    if not value >= 0 or (what == "budget_usd" and math.isinf(value)):
+        raise UsageError(f"{what} is {value:g}; give a positive number")
+    return value
+
+
+def _system(runtime: Runtime, system: str | None, above: Profile | None) -> int:
+    if system is None and above is not None:
+        return above.system
+    system = runtime.redactor.text(clean_text(runtime.settings.system if system is None else system))
+    if not system:
+        return 0
+    seq = runtime.burst.content(system.encode())
+    runtime.systems[seq] = system
+    return seq
+
+
+def _model_name(runtime: Runtime, model: str | None, above: Profile | None) -> str:
+    if model or above:
+        return model or (above.model if above else "")
+    if runtime.settings.model is None:
+        raise UsageError("no model was named; pass model= to open_swarm or spawn, as in 'anthropic/claude-sonnet-4-5'")
+    return runtime.settings.model.name
+
+
+def _mode(mode: str | None, above: Profile | None, default: str) -> str:
+    wanted = permission_mode(mode or default)
+    return wanted if above is None else tighter(wanted, permission_mode(above.permission_mode))
+
+
+def _directory(directory: Path | str | None) -> str:
+    if directory is None:
+        return ""
+    path = Path(directory).absolute()
+    if not path.is_dir():
+        raise UsageError(f"the directory {path} does not exist; an agent needs one to work in")
+    return str(path)
+
+
+def _tool_names(
+    runtime: Runtime, tools: Sequence[Tool | Callable[..., Any] | str] | None, above: Profile | None
+) -> tuple[str, ...]:
+    if tools is None:
+        return above.tools if above else runtime.settings.tools
+    names = dict.fromkeys([register_tool(runtime, each) for each in tools])
+    own = [each.spec.name for each in TREE_TOOLS]
+    if names.keys().isdisjoint(own):
+        names.update(dict.fromkeys(own))
+    for name in names:
+        if above is not None and name not in above.tools and name in runtime.settings.tools:
+            raise UsageError(f"a child cannot have the tool {name!r}, which its parent does not have")
+    return tuple(names)
+
+
+def register_tool(runtime: Runtime, each: Tool | Callable[..., Any] | str) -> str:
+    """Enter a tool into the swarm's registry; return its name.
+
+    Raises:
+        UsageError: another tool of that name is registered, or none of that name is.
+    """
+    if isinstance(each, str):
+        name = tool_name(each)
+        if name not in runtime.tools:
+            raise UsageError(f"no tool is called {each!r}; there are {', '.join(runtime.tools)}")
+        return name
+    made = each if isinstance(each, Tool) else tool(each)
+    name = made.spec.name
+    known = runtime.tools.setdefault(name, made)
+    if known is not made and (known.function is None or known.function is not made.function):
+        raise UsageError(f"two tools are called {name!r}; give one of them another name with @tool(name=...)")
+    return name

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+import os
+
+from tests.cli.conftest import Command
+from tests.invocation import COMMAND
+from tests.terminal import open_terminal
+
+SKIP = "--dangerously-skip-permissions"
+
+
+def test_without_a_terminal_a_list_is_a_row_a_line(command: Command) -> None:
+    session = command.ask("hello")["session_id"]
+
+    (line,) = command.run("ls").stdout.decode().splitlines()
+
+    cells = line.split("\t")
+    assert cells[0] == session
+    assert cells[2:] == ["1", "completed", "$0.0000", "hello"]
+
+
+def test_with_a_terminal_a_list_is_a_table_within_its_width(command: Command) -> None:
+    session = command.ask("hello " * 40)["session_id"]
+
+    with open_terminal(
+        [*COMMAND, "ls"], cwd=command.directory, environment=command.environment, rows=20, columns=100
+    ) as terminal:
+        assert terminal.wait_ended() == 0
+        lines = terminal.text().splitlines()
+    assert any(line.startswith("session") and "status" in line for line in lines)
+    assert len([line for line in lines if session in line]) == 1
+    assert not any(line.startswith("hello") for line in lines)
+
+
+def test_nothing_yet_is_nothing(command: Command) -> None:
+    done = command.run("ls")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert not command.data.exists()
+
+
+def test_one_bad_file_does_not_hide_the_others(command: Command) -> None:
+    session = command.ask("hello")["session_id"]
+    (command.data / "runs" / "bad.db").write_text("something else")
+
+    done = command.run("ls")
+
+    assert done.returncode == 0
+    assert session.encode() in done.stdout
+    assert b"bad.db" in done.stderr
+    assert command.run("ls", "--store", f"sqlite:{command.data}/runs/bad.db").returncode == 1
+
+
+def test_agents_are_named_by_session_and_name(command: Command) -> None:
+    store = "sqlite:family.db"
+    command.run("-p", "family", SKIP, "--store", store, "--max-wait-seconds", "1.5")
+    root, one, two = command.listed("--all", "--store", store)
+    assert [each["name"] for each in (root, one, two)] == ["agent.1", "kid.2", "kid.3"]
+    assert one["parent"] == root["id"]
+
+    for name in ("kid.2", "2", f"{root['session_id']}/kid.2", f"{root['session_id'][:8]}/kid.2"):
+        done = command.run("show", name, "--store", store)
+        assert done.stdout.startswith(b"kid.2  completed"), name
+    assert command.run("tree", "kid.3", "--store", store).stdout.startswith(b"kid.3  interrupted")
+    done = command.run("show", "kid.9", "--store", store)
+    assert done.returncode == 1
+    assert b"kid.9" in done.stderr
+
+
+def test_a_name_that_fits_several_sessions_is_refused_with_the_choice(command: Command) -> None:
+    sessions = [command.ask("hello")["session_id"] for _ in range(2)]
+
+    done = command.run("show", "agent.1")
+
+    assert done.returncode == 1
+    for session in sessions:
+        assert f"{session}/agent.1".encode() in done.stderr
+
+
+def test_a_conversation_for_machines_is_one_object_a_line(command: Command) -> None:
+    command.ask("run printf hi", SKIP)
+
+    lines = [json.loads(line) for line in command.run("show", "--json").stdout.splitlines()]
+
+    assert [line["type"] for line in lines] == ["agent", "user", "assistant", "user", "assistant"]
+    assert lines[0]["directory"] == str(command.directory)
+    assert lines[2]["content"][0]["name"] == "bash"
+    assert lines[3]["content"][0]["content"] == "hi"
+
+
+def test_what_is_shown_cannot_write_on_the_terminal(command: Command) -> None:
+    command.ask("odd")
+
+    assert b"\x1b" not in command.run("show").stdout
+
+
+def test_reading_leaves_a_store_as_it_was(command: Command) -> None:
+    command.ask("hello")
+    (store,) = command.stores()
+    before = store.read_bytes()
+
+    command.run("ls")
+    command.run("show")
+    command.run("tree", "--json")
+
+    assert store.read_bytes() == before
+
+
+def test_a_store_nobody_may_read_is_told(command: Command) -> None:
+    done = command.run("tree", "--store", "sqlite:nowhere.db")
+
+    assert done.returncode == 1
+    assert b"nowhere.db" in done.stderr
+    assert not os.path.exists(command.directory / "nowhere.db")  # noqa: PTH110

@@ -1,0 +1,313 @@
+"""Cancelling, closing, interrupting and resuming within one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+import nanotrio
+from nanotrio.errors import ClosedError, UnknownAgentError
+from nanotrio.limits import Limits
+from nanotrio.models.scripted import Conversation
+from nanotrio.swarm import events
+from tests.swarm.worlds import (
+    by_task,
+    check_all_is_given_back,
+    check_store_holds_the_live_state,
+    late,
+    opened,
+    reply_calls,
+    reply_text,
+)
+
+SPAWN_TWO = reply_calls(("spawn_agent", {"prompt": "child a"}), ("spawn_agent", {"prompt": "child b"}))
+
+
+@nanotrio.tool
+async def stubborn(seconds: float) -> str:
+    """Stay, whatever happens."""
+    with trio.CancelScope(shield=True):
+        await trio.sleep(seconds)
+    return "stayed"
+
+
+async def test_a_cancelled_child_is_a_value_and_its_sibling_goes_on(autojump_clock: trio.testing.MockClock) -> None:
+    heard: list[str] = []
+
+    def root(c: Conversation) -> Any:
+        heard.append(c.last_text)
+        return SPAWN_TWO if c.steps == 0 else reply_text("ok")
+
+    async with opened(by_task(root=root, child=lambda c: late(10, c.task))) as swarm:
+        agent = await swarm.spawn("root go")
+        await trio.sleep(5)
+        outcome = await swarm.agent(2).cancel()
+        assert (outcome.status, outcome.reason) == ("cancelled", "cancelled by its user")
+        assert await swarm.agent(2).cancel() == outcome
+        assert await swarm.agent(2).wait() == outcome
+        assert (await swarm.agent(3).wait()).result == "child b"
+        assert (await agent.wait()).status == "completed"
+        assert "[agent.2 cancelled: cancelled by its user]" in heard
+        with pytest.raises(ClosedError, match="takes no mail"):
+            await swarm.agent(2).send("x")
+        check_all_is_given_back(swarm)
+        await check_store_holds_the_live_state(swarm)
+
+
+async def test_a_whole_subtree_is_cancelled_in_every_state(autojump_clock: trio.testing.MockClock) -> None:
+    def node(c: Conversation) -> Any:
+        depth = len(c.task.split())
+        if c.steps == 0 and depth < 4:
+            return reply_calls(("spawn_agents", {"agents": [{"prompt": f"{c.task} x"} for _ in range(4)]}))
+        return reply_text("end") if depth == 2 else late(1_000)
+
+    async with opened(node, max_active=30) as swarm:
+        agent = await swarm.spawn("go")
+        await trio.sleep(5)
+        statuses = {view.status for view in swarm.agents()}
+        assert statuses == {"running", "settling", "pending"}
+        start = trio.current_time()
+        await agent.cancel()
+        assert trio.current_time() - start < 1
+        assert {(view.status, view.outcome) for view in swarm.agents() if view.depth != 1} == {("closed", "cancelled")}
+        assert {(view.status, view.outcome) for view in swarm.agents() if view.depth == 1} == {("closed", "completed")}
+        check_all_is_given_back(swarm)
+        await check_store_holds_the_live_state(swarm)
+
+
+async def test_two_who_cancel_at_once_both_return_when_it_is_gone(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(by_task(root=[SPAWN_TWO, late(99)], child=[late(99)])) as swarm:
+        agent = await swarm.spawn("root go")
+        await trio.sleep(1)
+        outcomes = []
+
+        async def cancel(who: nanotrio.Agent) -> None:
+            outcomes.append(await who.cancel())
+
+        async with trio.open_nursery() as nursery:
+            for who in (agent, swarm.agent(2), agent, swarm.agent(3)):
+                nursery.start_soon(cancel, who)
+        assert {outcome.status for outcome in outcomes} == {"cancelled"}
+        check_all_is_given_back(swarm)
+
+
+async def test_a_tool_that_shields_itself_is_left_behind_and_named(autojump_clock: trio.testing.MockClock) -> None:
+    script = by_task(
+        root=[reply_calls(("spawn_agent", {"prompt": "child a"})), late(9, "root done")],
+        child=[reply_calls(("stubborn", {"seconds": 60}))],
+    )
+    async with opened(script, tools=[stubborn], limits=Limits(max_reap_seconds=2)) as swarm:
+        agent = await swarm.spawn("root go")
+        await trio.sleep(1)
+        start = trio.current_time()
+        outcome = await swarm.agent(2).cancel()
+        assert trio.current_time() - start == pytest.approx(2)
+        assert outcome.status == "cancelled"
+        assert outcome.survivors == ("agent.2 (its task does not end)",)
+        await swarm.agent(2).close()
+        await swarm.agent(2).close()
+        assert (await agent.wait()).status == "completed"
+        assert trio.current_time() - start < 20, "nobody waits for the task that does not end"
+        assert swarm._runtime.slots.active == 1, "it holds its slot as long as it works"
+        await trio.sleep(60)
+        check_all_is_given_back(swarm)
+        await check_store_holds_the_live_state(swarm)
+
+
+async def test_closing_is_idempotent_and_returns_mail(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(by_task(root=[reply_text("ok")])) as swarm:
+        agent = await swarm.spawn("root go")
+        await agent.wait()
+        for _ in range(2):
+            await agent.close()
+            assert agent.view().status == "closed"
+            assert (await agent.wait()).status == "completed"
+        running = await swarm.spawn("root go")
+        await running.close()
+        assert (await running.wait()).status == "cancelled"
+        with pytest.raises(UnknownAgentError):
+            swarm.agent(77)
+        check_all_is_given_back(swarm)
+
+
+async def test_an_interrupt_ends_the_turn_and_leaves_the_agent_open(autojump_clock: trio.testing.MockClock) -> None:
+    heard: list[str] = []
+
+    def root(c: Conversation) -> Any:
+        heard.append(c.last_text)
+        return SPAWN_TWO if c.steps == 0 else late(50, "said")
+
+    async with opened(by_task(root=root, child=[late(999)])) as swarm:
+        agent = await swarm.spawn("root go")
+        await trio.sleep(5)
+        await agent.interrupt()
+        outcome = await agent.wait()
+        assert (outcome.status, outcome.reason) == ("cancelled", "interrupted by its user")
+        assert heard == ["root go", ""], "no turn begins on the news of what the interrupt ended"
+        await agent.interrupt()
+        await agent.send("again")
+        assert (await agent.wait()).result == "said"
+        check_all_is_given_back(swarm)
+        await check_store_holds_the_live_state(swarm)
+
+
+async def test_an_interrupt_while_only_children_run_begins_no_turn(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(by_task(root=[SPAWN_TWO, reply_text("waiting")], child=[late(999)])) as swarm:
+        agent = await swarm.spawn("root go")
+        await trio.sleep(5)
+        assert agent.view().status == "settling"
+        await agent.interrupt()
+        outcome = await agent.wait()
+        assert (outcome.status, outcome.turn) == ("completed", 1)
+        check_all_is_given_back(swarm)
+
+
+async def test_a_cancelled_agent_goes_on_when_it_is_resumed(autojump_clock: trio.testing.MockClock) -> None:
+    def root(c: Conversation) -> Any:
+        return SPAWN_TWO if c.steps == 0 else late(5, f"heard {c.last_text}")
+
+    async with opened(by_task(root=root, child=lambda c: late(20, c.last_text))) as swarm:
+        agent = await swarm.spawn("root go")
+        await trio.sleep(1)
+        await agent.cancel()
+        child = await swarm.resume("agent.2")
+        assert {view.name: view.status for view in swarm.agents()} == {
+            "agent.1": "idle",
+            "agent.2": "idle",
+            "agent.3": "closed",
+        }
+        await child.send("go on")
+        assert (await child.wait()).result == "go on"
+        assert (await agent.wait()).result == "heard [agent.2 completed: go on]"
+        assert (await child.spawn("child again")) is not None
+        await agent.wait()
+        check_all_is_given_back(swarm)
+        await check_store_holds_the_live_state(swarm)
+
+
+async def test_an_agents_own_cancel_of_its_child_is_no_news_to_it(autojump_clock: trio.testing.MockClock) -> None:
+    def root(c: Conversation) -> Any:
+        match c.steps:
+            case 0:
+                return SPAWN_TWO
+            case 1:
+                return reply_calls(("send_message", {"to": "agent.2", "text": "unread"}))
+            case 2:
+                return reply_calls(("cancel_agent", {"id": "agent.2"}), ("cancel_agent", {"id": "agent.3"}))
+            case 3:
+                assert [result.content for result in c.results] == ["agent.2 is ended", "agent.3 is ended"]
+        return reply_text("end")
+
+    async with opened(by_task(root=root, child=[late(999)])) as swarm:
+        outcome = await (await swarm.spawn("root go")).wait()
+        assert (outcome.turn, outcome.steps) == (1, 4)
+        check_all_is_given_back(swarm)
+
+
+@pytest.mark.parametrize("how", ["turn_seconds", "tool_seconds", "max_steps"])
+async def test_a_bound_in_time_or_steps_ends_the_turn_with_a_reason(
+    autojump_clock: trio.testing.MockClock, how: str
+) -> None:
+    @nanotrio.tool
+    async def slow() -> str:
+        """Wait."""
+        await trio.sleep(50)
+        return "slept"
+
+    limits = {
+        "turn_seconds": Limits(turn_seconds=7),
+        "tool_seconds": Limits(tool_seconds=3),
+        "max_steps": Limits(max_steps=3),
+    }[how]
+
+    def root(c: Conversation) -> Any:
+        if how == "tool_seconds" and c.steps:
+            return reply_text(c.results[0].content)
+        return reply_calls(("slow", {}))
+
+    async with opened(by_task(root=root), tools=[slow], limits=limits) as swarm:
+        start = trio.current_time()
+        outcome = await (await swarm.spawn("root go")).wait()
+        took = trio.current_time() - start
+    match how:
+        case "turn_seconds":
+            assert (outcome.status, took) == ("deadline_exceeded", pytest.approx(7))
+            assert outcome.reason == "turn_seconds of agent.1 reached (7 s)"
+        case "tool_seconds":
+            assert (outcome.status, took) == ("completed", pytest.approx(3))
+            assert "tool_seconds of agent.1 reached (3 s)" in outcome.result
+        case _:
+            assert outcome.status == "failed"
+            assert "max_steps of agent.1" in outcome.reason
+
+
+async def test_a_deadline_ends_the_children_too_and_no_turn_follows(autojump_clock: trio.testing.MockClock) -> None:
+    script = by_task(root=[SPAWN_TWO, reply_calls(("wait_agents", {}))], child=[late(999)])
+    async with opened(script, latency_seconds=1) as swarm:
+        agent = await swarm.spawn("root go", timeout_seconds=10)
+        outcome = await agent.wait()
+        assert (outcome.status, outcome.turn) == ("deadline_exceeded", 1)
+        assert outcome.survivors == ("agent.2", "agent.3")
+        assert {view.outcome for view in swarm.agents() if view.parent} == {"cancelled"}
+        check_all_is_given_back(swarm)
+        await check_store_holds_the_live_state(swarm)
+
+
+async def test_slots_do_not_leak_over_waves_that_are_cancelled_at_any_moment(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def child(c: Conversation) -> Any:
+        number = int(c.task.split()[1])
+        if c.steps == 0 and number % 5 == 0:
+            return reply_calls(("stubborn", {"seconds": 0.002}))
+        return late(number % 7 / 1_000)
+
+    async with opened(by_task(root=[reply_text("ok")], child=child), tools=[stubborn], max_active=6) as swarm:
+        agent = await swarm.spawn("root go")
+        for wave in range(6):
+            children = await agent.spawn_many([f"child {number}" for number in range(60)])
+            async with trio.open_nursery() as nursery:
+                for number, each in enumerate(children[::2]):
+                    await trio.sleep((number + wave) % 4 / 1_000)
+                    nursery.start_soon(each.cancel)
+            for each in children:
+                assert (await each.wait()).status in {"completed", "cancelled"}
+        await agent.wait()
+        check_all_is_given_back(swarm)
+        assert (await (await agent.spawn("child 1")).wait()).status == "completed"
+
+
+async def test_events_tell_a_run_in_order_and_a_turns_end_once(autojump_clock: trio.testing.MockClock) -> None:
+    script = by_task(root=[SPAWN_TWO, reply_text("waiting"), reply_text("end")], child=[late(3)])
+    async with opened(script) as swarm, swarm.events() as stream:
+        agent = await swarm.spawn("root go")
+        await agent.wait()
+        await agent.cancel()
+        seen = []
+        while True:
+            try:
+                seen.append(stream.receive_nowait())
+            except trio.WouldBlock:
+                break
+    mine = [type(event).__name__ for event in seen if event.agent == 2]
+    assert mine == ["AgentSpawned", "TurnBegan", "TextDelta", "MessageReplied", "TurnFinished"]
+    assert [event.outcome.turn for event in seen if isinstance(event, events.TurnFinished) and event.agent == 1] == [2]
+
+
+async def test_a_watcher_of_an_agent_sees_its_descendants_and_no_others(autojump_clock: trio.testing.MockClock) -> None:
+    script = by_task(root=[reply_calls(("spawn_agent", {"prompt": "child x"})), reply_text("end")], child=[late(3)])
+    async with opened(script) as swarm:
+        other = await swarm.spawn("root other")
+        agent = await swarm.spawn("root go")
+        async with agent.events() as stream:
+            await agent.wait()
+            await other.wait()
+            seen = set()
+            while stream.statistics().current_buffer_used:
+                seen.add(stream.receive_nowait().agent)
+        assert agent.id in seen
+        assert len(seen) == 2
+        assert other.id not in seen
+        assert swarm._runtime.watchers.count == 0

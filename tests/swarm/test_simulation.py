@@ -1,0 +1,219 @@
+"""Random trees, run to their end, killed anywhere, and taken up again: what must hold whatever chance does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import nanotrio
+from nanotrio.errors import ModelError
+from nanotrio.limits import Limits
+from nanotrio.messages import ToolCall, ToolResult
+from nanotrio.models.scripted import Conversation, Late
+from nanotrio.records import MailArrived, MailRead, MailReturned, MailTaken, Spawned, TurnStarted, decode_facts
+from nanotrio.session import Session
+from tests import counts
+from tests.swarm.worlds import (
+    DEAR,
+    TapedStore,
+    check_all_is_given_back,
+    check_store_holds_the_live_state,
+    opened,
+    reply_calls,
+    reply_text,
+)
+
+SEEDS = range(max(6, counts.FAULTS // 3))
+LIMITS = Limits(max_depth=3, max_total=60, max_steps=12, turn_seconds=60, tool_seconds=5, max_reap_seconds=1)
+
+
+@nanotrio.tool
+async def work(seconds: float) -> str:
+    """Work for a while."""
+    await trio.sleep(seconds)
+    return "worked"
+
+
+@nanotrio.tool(effect=False)
+async def breaks() -> str:
+    """Break."""
+    raise BaseExceptionGroup("broken", [ValueError("x"), SystemExit(3)])
+
+
+def script(seed: int) -> Any:
+    """Return a model that chooses by a hash of the seed, the task and the step."""
+
+    def answer(c: Conversation) -> Any:
+        digest = blake2b(f"{seed} {c.task} {c.steps}".encode(), digest_size=8).digest()
+        chance = random.Random(int.from_bytes(digest, "big"))
+        depth = len(c.task.split())
+        wait = chance.choice([0.0, 0.0, 0.001, 0.1, 3.0])
+        if c.steps and chance.random() < 0.1:
+            kind = chance.choice(["transient", "rate_limited", "transient", "rejected"])
+            return ModelError("no", kind=kind, retry_after_seconds=chance.choice([None, 2.0]))
+        if c.steps > 5 or chance.random() < (0.02 if depth == 1 and c.steps < 3 else 0.25):
+            return Late(reply_text(f"end {c.task}"), wait)
+        child = {"prompt": f"{c.task} {c.steps}", "name": "kid", "budget_usd": chance.choice([None, 0.02, 0.05])}
+        calls: list[tuple[str, Any]] = [
+            ("spawn_agent", child),
+            ("spawn_agent", {**child, "background": chance.random() < 0.5, "timeout_seconds": 4}),
+            ("spawn_agents", {"agents": [child, child]}),
+            ("send_message", {"to": f"kid.{chance.randint(2, 30)}", "text": f"from {c.task}"}),
+            ("send_message", {"to": "parent", "text": f"up {c.task}"}),
+            ("wait_agents", {"mode": chance.choice(["any", "all"]), "timeout_seconds": 5}),
+            ("cancel_agent", {"id": f"kid.{chance.randint(2, 30)}"}),
+            ("work", {"seconds": chance.choice([0.0, 0.5, 9.0])}),
+            ("breaks", {}),
+            ("list_agents", {}),
+            ("submit_result", {"result": depth}) if chance.random() < 0.3 else ("list_agents", {}),
+            ("unheard_of", "{"),
+        ]
+        picked = [chance.choice(calls) for _ in range(chance.randint(1, 3))]
+        return Late(reply_calls(*picked, text=chance.choice(["", "so"])), wait)
+
+    return answer
+
+
+def check_history(session: Session) -> None:
+    """Each call has one result, in order, in the message that follows."""
+    for index, message in enumerate(session.messages):
+        asked = [part.id for part in message.parts if isinstance(part, ToolCall)]
+        if asked:
+            answered = [part.call_id for part in session.messages[index + 1].parts if isinstance(part, ToolResult)]
+            assert answered == asked
+
+
+def check_mail(store: TapedStore) -> None:
+    """Every mail is consumed by one turn or returned, and no agent was made twice."""
+    unread: dict[int, dict[int, str]] = {}
+    spawned: Counter[int] = Counter()
+    for batch in store.batches:
+        for record in batch.records:
+            box = unread.setdefault(record.agent, {})
+            for fact in decode_facts(record.facts):
+                match fact:
+                    case Spawned():
+                        spawned[record.agent] += 1
+                    case MailArrived(kind):
+                        box[record.seq] = kind
+                    case TurnStarted(_, read_seq) | MailReturned(read_seq):
+                        for seq in [seq for seq in box if seq <= read_seq]:
+                            del box[seq]
+                    case MailRead(read_seq):
+                        for seq in [
+                            seq for seq, kind in box.items() if seq <= read_seq and kind not in {"prompt", "text"}
+                        ]:
+                            del box[seq]
+                    case MailTaken():
+                        pass
+                    case _:
+                        pass
+    assert not any(unread.values())
+    assert set(spawned.values()) == {1}
+
+
+async def finish(swarm: nanotrio.Swarm, store: TapedStore | None) -> None:
+    runtime = swarm._runtime
+    with trio.fail_after(3_000):
+        while runtime.unfinished_roots:  # noqa: ASYNC110 - the virtual clock jumps, so nothing is polled
+            await trio.sleep(1)
+        await trio.sleep(20)
+    check_all_is_given_back(swarm)
+    await check_store_holds_the_live_state(swarm)
+    for node in runtime.nodes.values():
+        check_history(node.session)
+        ended = node.session.ended
+        assert ended is not None
+        assert ended.fact.reason or ended.fact.status == "completed"
+        assert node.ledger.cap is None or node.ledger.settled <= node.ledger.cap
+        assert "nanotrio broke" not in ended.fact.reason, ended.fact.reason
+    if store is not None:
+        check_mail(store)
+
+
+async def run(seed: int, kills: int) -> None:
+    chance = random.Random(seed)
+    store = TapedStore()
+    options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
+    async with opened(script(seed), store=store, **options) as swarm:
+        for number in range(2):
+            await swarm.spawn(f"root{number}", budget_usd=0.4)
+        await finish(swarm, store)
+        ids = {view.id: view.name for view in swarm.agents()}
+    spent: dict[int, int] = {}
+    for _ in range(kills):
+        store = await store.as_of(chance.randint(2, len(store.batches)))
+        async with opened(script(seed), store=store, **options) as swarm:
+            for agent in await swarm.resume_all():
+                assert ids[agent.id] == agent.name
+            await finish(swarm, store)
+            spent = {view.id: view.spent_nano + view.uncertain_nano for view in swarm.agents() if not view.parent}
+    assert all(amount <= 400_000_000 for amount in spent.values())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_tree_ends_with_everything_accounted_for(seed: int) -> None:
+    trio.run(run, seed, 0, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_tree_is_killed_three_times_and_finishes(seed: int) -> None:
+    trio.run(run, seed + 1_000, 3, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def run_cancelled(seed: int) -> None:
+    chance = random.Random(seed)
+    store = TapedStore()
+    options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
+    for opening in range(4):
+        swarm = None
+        with trio.move_on_after(chance.choice([0.0, 0.001, 0.05, 1.0, 4.0]) if opening else 0.01) as scope:
+            async with opened(script(seed), store=store, **options) as swarm:
+                if not opening:
+                    await swarm.spawn("root0", budget_usd=0.4)
+                else:
+                    await swarm.resume_all()
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+        if swarm is not None:
+            assert swarm._runtime.live == 0
+            assert swarm._runtime.slots.active == 0
+    async with opened(script(seed), store=store, **options) as swarm:
+        assert {view.status for view in swarm.agents()} <= {"interrupted", "closed"}
+        await swarm.resume_all()
+        await finish(swarm, store)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_tree_whose_block_is_cancelled_again_and_again_finishes(seed: int) -> None:
+    trio.run(run_cancelled, seed, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def run_on_disk(seed: int, url: str) -> None:
+    options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
+    with trio.move_on_after(0.3):
+        async with opened(script(seed), store=url, **options) as swarm:
+            await swarm.spawn("root0", budget_usd=0.4)
+            await trio.sleep_forever()
+    async with opened(script(seed), store=url, **options) as swarm:
+        await swarm.resume_all()
+        await finish(swarm, None)
+        live = {view.id: view for view in swarm.agents()}
+    stored = {view.id: view for view in await nanotrio.read_store(url)}
+    assert {view.status for view in stored.values()} <= {"idle", "closed"}
+    assert {agent: (view.name, view.outcome, view.spent_nano) for agent, view in stored.items()} == {
+        agent: (view.name, view.outcome, view.spent_nano) for agent, view in live.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_tree_on_disk_is_what_a_reader_finds_there(seed: int, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'swarm.db'}"
+    trio.run(run_on_disk, seed, url, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -1,0 +1,239 @@
+"""A session is what its facts make it, live or replayed."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanotrio.limits import Limits
+from nanotrio.messages import Message, Text, ToolCall, ToolResult, Usage
+from nanotrio.records import (
+    ChildEnded,
+    Closed,
+    MailArrived,
+    MailTaken,
+    Restarted,
+    Settled,
+    Snapshot,
+    Spawned,
+    TurnEnded,
+    TurnStarted,
+    decode_facts,
+)
+from nanotrio.session import SNAPSHOT_RECORDS, Mail, Session, render_mails
+from tests.lives import Life, replayed
+
+SEEDS = st.integers(0, 2**32)
+
+
+@given(SEEDS, st.integers(1, 60))
+def test_live_state_equals_replayed_state(seed: int, rounds: int) -> None:
+    life = Life(seed)
+    life.run(rounds)
+
+    assert replayed(life.records) == life.session
+    assert replayed(life.records).head() == life.session.head()
+
+
+@given(SEEDS, st.integers(1, 60))
+def test_replay_may_begin_at_any_snapshot(seed: int, rounds: int) -> None:
+    life = Life(seed, snapshot_chance=0.2)
+    life.run(rounds)
+
+    whole = replayed(life.records)
+    assert whole == life.session
+    for index, record in enumerate(life.records):
+        if isinstance(decode_facts(record.facts)[0], Snapshot):
+            assert replayed(life.records[index:]) == whole
+
+
+@given(SEEDS, st.integers(1, 60))
+def test_every_prefix_can_be_replayed_and_goes_on(seed: int, rounds: int) -> None:
+    life = Life(seed)
+    life.run(rounds)
+    cut = seed % len(life.records) + 1
+
+    session = replayed(life.records[:cut])
+    assert session.last_seq == life.records[cut - 1].seq
+    for record in life.records[cut:]:
+        session.apply(record)
+    assert session == life.session
+
+
+@given(SEEDS, st.integers(1, 80))
+def test_each_call_has_exactly_one_result_in_order(seed: int, rounds: int) -> None:
+    life = Life(seed)
+    life.run(rounds)
+
+    messages = life.session.messages
+    for index, message in enumerate(messages):
+        calls = [part.id for part in message.parts if isinstance(part, ToolCall)]
+        results = [part.call_id for part in messages[index + 1].parts if isinstance(part, ToolResult)] if calls else []
+        assert results == calls
+        assert len(set(calls)) == len(calls)
+        assert all(calls)
+        if any(isinstance(part, ToolResult) for part in message.parts):
+            assert any(isinstance(part, ToolCall) for part in messages[index - 1].parts)
+
+
+@given(SEEDS, st.integers(1, 60))
+def test_totals_are_own_plus_what_children_reported(seed: int, rounds: int) -> None:
+    life = Life(seed)
+    life.run(rounds)
+
+    usage, spent, uncertain, unpriced = Usage(), 0, 0, 0
+    reserved = 0
+    for record in life.records:
+        for fact in decode_facts(record.facts):
+            match type(fact).__name__:
+                case "Replied" | "AttemptFailed":
+                    usage += fact.usage  # type: ignore[union-attr]
+                    spent += fact.cost_nano or 0  # type: ignore[union-attr]
+                    unpriced += fact.cost_nano is None  # type: ignore[union-attr]
+                    uncertain += getattr(fact, "uncertain_nano", 0)
+                    reserved = 0
+                case "ChildEnded":
+                    usage += fact.usage  # type: ignore[union-attr]
+                    spent += fact.cost_nano  # type: ignore[union-attr]
+                    uncertain += fact.uncertain_nano  # type: ignore[union-attr]
+                    unpriced += fact.unpriced  # type: ignore[union-attr]
+                case "Reserved":
+                    reserved = fact.amount_nano  # type: ignore[union-attr]
+                case "Restarted":
+                    uncertain, reserved = uncertain + reserved, 0
+    session = life.session
+    assert (session.usage, session.spent_nano, session.uncertain_nano, session.unpriced) == (
+        usage,
+        spent,
+        uncertain,
+        unpriced,
+    )
+    assert session.reserved_nano == reserved
+
+
+def test_reports_sum_to_the_total() -> None:
+    session = Session(2)
+    session.begin_record(1, 1)
+    session.apply_fact(Spawned(1, 1, 1, "a.2", 0))
+    told = 0
+    for number in range(3):
+        session.apply_fact(ChildEnded(3, "b.3", 1, "completed", "", "", "", Usage(5), 100 + number))
+        told += session.report()[1]
+        session.apply_fact(Settled())
+        assert session.report() == (Usage(), 0, 0, 0)
+    assert told == session.spent_nano == 303
+
+
+@given(SEEDS, st.integers(1, 60))
+def test_unread_mail_is_only_ever_consumed_or_returned(seed: int, rounds: int) -> None:
+    life = Life(seed)
+    life.run(rounds)
+
+    session = life.session
+    told = "\n".join(part.text for message in session.messages for part in message.parts if isinstance(part, Text))
+    taken = {
+        seq
+        for record in life.records
+        for fact in decode_facts(record.facts)
+        if isinstance(fact, MailTaken)
+        for seq in fact.seqs
+    }
+    returned = next(
+        (record.seq for record in life.records if any(isinstance(f, Closed) for f in decode_facts(record.facts))), 0
+    )
+    unread = {mail.seq for mail in session.unread}
+    for record in life.records:
+        for fact in decode_facts(record.facts):
+            if isinstance(fact, MailArrived) and fact.text != "do it":
+                fates = (fact.text in told, record.seq in unread, returned > record.seq and fact.text not in told)
+                assert sum(fates) == 1, (fact, record.seq in taken)
+
+
+def test_a_closed_session_takes_mail_again_once_it_is_restarted() -> None:
+    session = Session(1)
+    session.begin_record(1, 1)
+    for fact in (Spawned(0, 0, 0, "a.1", 0), MailArrived("prompt", 0, "x"), TurnStarted(1, 1)):
+        session.apply_fact(fact)
+    session.apply_fact(TurnEnded("cancelled", "why", "", ""))
+    session.apply_fact(Closed("why"))
+    session.apply_fact(Settled())
+    assert session.status == "closed"
+    assert not session.is_unfinished
+
+    session.apply_fact(Restarted())
+    assert session.status == "idle"
+    session.begin_record(2, 2)
+    session.apply_fact(MailArrived("prompt", 0, "again"))
+    assert session.is_unfinished
+
+
+def test_time_in_which_no_process_ran_is_not_counted() -> None:
+    session = Session(1)
+    session.begin_record(1, 1_000_000)
+    session.apply_fact(Spawned(0, 0, 0, "a.1", 0))
+    session.apply_fact(MailArrived("prompt", 0, "x"))
+    session.apply_fact(TurnStarted(1, 1))
+    session.begin_record(2, 4_000_000)
+    session.begin_record(3, 900_000_000)
+    session.apply_fact(Restarted())
+    assert session.turn is not None
+    assert session.turn.elapsed_us == 3_000_000
+    assert session.turn.since_us == 900_000_000
+
+
+def test_snapshots_grow_in_proportion_to_the_chain() -> None:
+    session = Session(1)
+    session.begin_record(1, 1)
+    session.apply_fact(Spawned(0, 0, 0, "a.1", 0))
+    made = []
+    for seq in range(2, 10 * SNAPSHOT_RECORDS):
+        session.begin_record(seq, seq)
+        if session.is_due_for_snapshot():
+            session.apply_fact(session.snapshot())
+            made.append(seq)
+    assert len(made) == 4
+    assert made[0] == SNAPSHOT_RECORDS
+
+
+def test_a_notice_tells_fifty_ends_and_counts_the_rest() -> None:
+    mails = [Mail(number, "child", number, f"kid.{number}", "completed: ok") for number in range(60)]
+    lines = render_mails(mails).split("\n")
+    assert len(lines) == 51
+    assert lines[0] == "[kid.0 completed: ok]"
+    assert lines[-1] == "and 10 more: list_agents"
+    assert len(render_mails(mails[:50]).split("\n")) == 50
+
+
+def test_texts_are_never_dropped_or_cut_since_nothing_else_shows_them() -> None:
+    texts = [Mail(number, "text", 2, "kid.2", f"text {number} " + "x" * 5_000) for number in range(60)]
+    prompts = [Mail(number, "prompt", 0, "", f"prompt {number}.") for number in range(60)]
+    told = render_mails([*texts, *prompts])
+    assert all(mail.text in told for mail in [*texts, *prompts])
+
+
+def test_a_long_end_is_cut_and_says_so() -> None:
+    told = render_mails([Mail(1, "child", 2, "kid.2", "completed: " + "y" * 9_000)])
+    assert len(told) < 4_200
+    assert "9011 characters in all" in told
+
+
+def test_a_mail_says_where_it_comes_from() -> None:
+    assert render_mails([Mail(1, "prompt", 0, "", "do it")]) == "do it"
+    assert render_mails([Mail(1, "steer", 0, "", "left")]) == "left"
+    assert render_mails([Mail(1, "text", 2, "kid.2", "hi")]) == "[message from kid.2] hi"
+    assert render_mails([Mail(1, "returned", 0, "", "gone")]) == "[returned] gone"
+
+
+def test_limits_and_messages_survive_a_snapshot() -> None:
+    life = Life(5)
+    session = life.session
+    session.limits = Limits(turn_seconds=float("inf"), budget_nano=3)
+    session.messages.append(Message("user", (ToolResult("a", "W\0s\0l", True),)))
+    life.record(session.snapshot())
+    copy = Session(7)
+    copy.begin_record(session.last_seq, session.updated_us)
+    copy.apply_fact(session.snapshot())
+    assert msgspec.structs.asdict(copy) | {"snapshot_records": 0} == msgspec.structs.asdict(session) | {
+        "snapshot_records": 0
+    }
