@@ -6,8 +6,13 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import stat
+import struct
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +26,8 @@ from nanotrio.stores.jsonl_log import Log, check_log, claim_segment
 from nanotrio.stores.owner import this_process
 from nanotrio.stores.store import Batch
 from nanotrio.testing.check_store import CHECKS, OpenStore
+
+WRITER = Path(__file__).with_name("write_until_killed.py")
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.strip("_"))
@@ -477,3 +484,41 @@ async def test_large_batches_and_threads_that_tools_occupy_do_not_starve_the_sto
     finally:
         for token in held:
             limiter.release_on_behalf_of(token)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_owner_that_is_stopped_anywhere_is_taken_over_and_acknowledges_nothing_that_is_lost(
+    seed: int, tmp_path: Path
+) -> None:
+    url = f"jsonl:{tmp_path}/swarm.jsonl"
+
+    async def take_over() -> int:
+        store = await JsonlStore.open(tmp_path / "swarm.jsonl")
+        with pytest.raises(StoreOwnedError) as caught:
+            await store.acquire(this_process())
+        assert (caught.value.pid, caught.value.state) == (process.pid, "stopped")
+        tenure = await store.acquire(this_process(), takeover=True)
+        process.send_signal(signal.SIGCONT)
+        for number in range(20):
+            await store.commit(Batch(number + 1, [Record(tenure.last_seq + 1 + number, 0, 99, 0, b"ours")]))
+        assert await trio.to_thread.run_sync(partial(process.wait, timeout=30)) == 1
+        assert [record.facts for record in await store.scan(tenure.last_seq)] == [b"ours"] * 20
+        await store.aclose()
+        return tenure.last_seq
+
+    command = [sys.executable, str(WRITER), url, str(seed)]
+    environment = {**os.environ, "PYTHONPATH": str(WRITER.parents[2])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            heard = process.stdout.read(8 * (20 + 17 * seed))
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            last = trio.run(take_over)
+            heard += process.stdout.read()
+            numbers = struct.unpack(f"<{len(heard) // 8}q", heard)
+            assert max(numbers) <= last, "what it acknowledged is there"
+            assert process.stderr is not None
+            assert b"FencedError" in process.stderr.read()
+        finally:
+            process.kill()
