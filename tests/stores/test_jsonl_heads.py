@@ -43,6 +43,8 @@ async def test_heads_that_are_lost_or_damaged_are_not_true_and_come_back(
     store = await JsonlStore.open(path)
     tenure = await store.acquire(this_process())
     assert (tenure.heads_seq, tenure.last_agent, tenure.last_seq) == (0, 0, 9)
+    is_damaged = bool(damaged)
+    assert ("is damaged and does not count" in (await store.statistics()).warning) == is_damaged
     assert await store.heads() == []
     await store.commit(Batch(1, [], [make_head(1, 9)], 9))
     await store.aclose()
