@@ -28,7 +28,7 @@ _WRITER = Path(__file__).with_name("write_until_killed.py")
 _ROOT = str(_WRITER.parents[2])
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "sqlite+rows", "jsonl", "postgres"])
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """Gives the address of a store that is not there yet, another one each time."""
     if request.param == "postgres":
