@@ -199,7 +199,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.latency is None:
         args.latency = args.active * 60e-6
-    path = parse_url(args.store).path
+    address = parse_url(args.store)
+    if address.server is not None:
+        parser.error("this benchmark measures what is written to a file; name a store in one")
+    path = address.path
     _refuse_tmpfs(path.parent)
     for name in (path, *path.parent.glob(f"{path.name}[-.]*")):
         if not name.is_dir():
