@@ -203,10 +203,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.latency is None:
         args.latency = args.active * 60e-6
-    path = parse_url(args.store).path
+    address = parse_url(args.store)
+    if address.server is not None:
+        parser.error("this benchmark measures what is written to a file; name a store in one")
+    path = address.path
     _refuse_tmpfs(path.parent)
-    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        name.unlink(missing_ok=True)
+    for name in (path, *path.parent.glob(f"{path.name}[-.]*")):
+        if not name.is_dir():
+            name.unlink(missing_ok=True)
     server = Server(args.roots, args.active)
     load = os.getloadavg()[0]
     written = _written_bytes()
