@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
@@ -72,13 +72,16 @@ def parse_postgres_url(url: str) -> PostgresAddress:
         raise UsageError(
             f"{names[-1]!r} cannot name a swarm in Postgres: use up to 50 letters, digits, '-', '_' and '.'"
         )
-    if parts.netloc.count("@") > 1 or not url.startswith(f"{parts.scheme}://"):
+    # A password with a raw @ or / in it, parts of which would be taken for a host, port or database, and shown.
+    if parts.netloc.count("@") > 1 or "@" in parts.path or not url.startswith(f"{parts.scheme}://"):
         raise _unreadable()
     rest = urlencode([(name, value) for name, value in pairs if name != "swarm"])
     try:
         given = conninfo_to_dict(f"postgresql://{parts.netloc}{parts.path}" + (f"?{rest}" if rest else ""))
     except (psycopg.Error, ValueError):
         raise _unreadable() from None
+    if not all(number.isdecimal() for number in str(given.get("port", "0")).split(",")):
+        raise _unreadable()
     parameters = _DEFAULTS | {name: str(value) for name, value in given.items()}
     return PostgresAddress(names[0], parameters, _redacted(names[0], parameters))
 
@@ -98,8 +101,9 @@ def _redacted(swarm: str, parameters: dict[str, str]) -> str:
         place = ""
         query = {name: value for name, value in (("host", host), ("port", port), ("user", user)) if value} | query
     else:
-        hosts, ports = host.split(","), port.split(",")
+        hosts = [f"[{name}]" if ":" in name else name for name in host.split(",")]
+        ports = port.split(",")
         ports = ports * len(hosts) if len(ports) == 1 else ports
         place = ",".join(f"{name}:{number}".rstrip(":") for name, number in zip(hosts, ports, strict=False))
-        place = f"{user}@{place}" if user else place
-    return f"postgres://{place}/{parameters.get('dbname', '')}?{urlencode(query, safe='/')}"
+        place = f"{quote(user, safe='')}@{place}" if user else place
+    return f"postgres://{place}/{quote(parameters.get('dbname', ''), safe='')}?{urlencode(query, safe='/')}"

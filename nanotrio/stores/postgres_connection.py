@@ -86,11 +86,13 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             state = next(gen)
             began = True
             seconds = self.silence_seconds if timeout is None else timeout
-            with trio.move_on_after(seconds):
+            with trio.move_on_after(seconds) as scope:
                 while True:
                     ready = await _ready(self.pgconn.socket, state)
                     self._waited_at = time.perf_counter()
                     state = gen.send(ready)
+                    if timeout is None:
+                        scope.deadline = trio.current_time() + seconds
         except StopIteration as stop:
             return cast("_T", stop.value)
         except trio.Cancelled:

@@ -28,6 +28,7 @@ from ..tools import (
     ToolOutput,
     Verdict,
     WaitFor,
+    fit_output,
     judge,
     strictest,
     tool_name,
@@ -168,6 +169,8 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
     approve = runtime.settings.approve
     if isinstance(verdict, Ask) and approve is not None:
         runtime.append()
+        runtime.slots.release(node)
+        node.waiting_for = "a person"
         try:
             answer = await approve(Approval(node.id, node.name, job.call, verdict.text))
         except Exception as error:  # noqa: BLE001 - what cannot be asked is not allowed, and ends no agent
@@ -177,6 +180,9 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
                 verdict = Allow()
             elif answer is not None:
                 verdict = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
+        finally:
+            node.waiting_for = ""
+        await runtime.slots.acquire(node)
     verdict = without_person(verdict)
     if isinstance(verdict, Deny):
         _answer(runtime, node, job.call, verdict.text, is_error=True)
@@ -187,7 +193,7 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
 async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     """Run one job and record its result."""
     if job.pending is not None:
-        output = await _wait(runtime, node, job.pending)
+        output = await fit_output(_context(runtime, node, job.call), await _wait(runtime, node, job.pending))
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))
@@ -196,11 +202,10 @@ async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
         output = await _call(runtime, node, job)
         if crash.here is not None and job.tool.effect:
             crash.here("after-effect", node.id)
-    if output is not None:
-        _answer(runtime, node, job.call, output.content, is_error=output.is_error)
-        runtime.append()
-        if crash.here is not None and job.tool.effect:
-            crash.here("after-result", node.id)
+    _answer(runtime, node, job.call, output.content, is_error=output.is_error)
+    runtime.append()
+    if crash.here is not None and job.tool.effect:
+        crash.here("after-result", node.id)
 
 
 async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
@@ -224,7 +229,7 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
         return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
 
 
-async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput | None:
+async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:
     """Wait without a slot for what the call asked for."""
     runtime.slots.release(node)
     node.waiting_for = "agents" if isinstance(pending, WaitFor) else "a subtree to end"

@@ -84,10 +84,8 @@ async def test_connections_ended_in_mid_commit_lose_nothing_double_nothing_and_a
 
         async def append() -> None:
             while True:
-                first = journal.next_seq
-                journal.append_nowait(_records(first, 500, 500))
-                await journal.room()
-                await trio.sleep(0.001)
+                journal.append_nowait(_records(journal.next_seq, 1000, 20))
+                await journal.durable(journal.next_seq - 1)
 
         async with trio.open_nursery() as nursery:
             await nursery.start(journal.run)

@@ -142,6 +142,13 @@ async def test_a_server_that_says_nothing_counts_as_lost(own_postgres: PostgresS
             os.kill(pid, signal.SIGCONT)
 
 
+async def test_a_server_that_speaks_slowly_is_not_lost(postgres: Server) -> None:
+    async with _connected(postgres) as connection:
+        connection.silence_seconds = 1.0
+        rows = await _rows(connection, "SELECT repeat('x', 20000), pg_sleep(0.25) FROM generate_series(1, 6)")
+        assert len(rows) == 6
+
+
 async def test_names_are_looked_up_and_each_address_is_tried(own_postgres: PostgresServer) -> None:
     parameters = parse_postgres_url(own_postgres.url("none")).parameters
     port = str(own_postgres.port)
