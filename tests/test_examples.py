@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import signal
@@ -15,10 +16,19 @@ import trio
 from nanotrio.messages import ToolResult
 from nanotrio.models import open_model
 from nanotrio.swarm import read_session
+from nanotrio.testing import CRASH_POINTS
 from tests.documents import EXAMPLES, blocks
 from tests.invocation import ROOT, environment_in, run_command
 
+INTERRUPTED = (
+    r"  call_0_0: interrupted; outcome unknown: the process ended before the result was stored\. "
+    r"Check before doing it again\.\n  call_0_1: one\n"
+)
+
 OUTPUTS = {
+    "durable": "the prompt is on disk: True\nread: a poem\nrecords in memory alone: 0\n",
+    "told": r"killed before-intent, then resumed:\n  call_0_0: posted: Dear Ada\n  call_0_1: one\n"
+    rf"killed after-intent, then resumed:\n{INTERRUPTED}killed after-effect, then resumed:\n{INTERRUPTED}",
     "first_agent": "completed\nrain.txt holds a haiku of 14 words.\n3 model calls, 0.01.. USD\n",
     "watching": r'\[bash {"command":"echo Tuesday"}\]\nIt is Tuesday\.\n',
     "own_tools": r"{'nut': 50} No item is called washer\.\n",
@@ -29,7 +39,7 @@ OUTPUTS = {
 }
 """What each program prints, as a regular expression."""
 
-ELSEWHERE = {"readme", "survive", "test_librarian"}
+ELSEWHERE = {"readme", "survive", "test_librarian", "test_orders"}
 """Run by tests of their own."""
 
 
@@ -85,9 +95,14 @@ def test_a_killed_program_goes_on_and_the_model_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "passed"), [("test_librarian", 2), ("test_orders", len(CRASH_POINTS))])
+def test_an_example_of_a_test_passes(tmp_path: Path, name: str, passed: int) -> None:
+    plugins = ["no:cacheprovider"]
+    if not any(entry.name == "nanotrio" for entry in importlib.metadata.entry_points(group="pytest11")):
+        plugins.append("nanotrio.testing.pytest_plugin")  # else it is found by itself
+    options = [word for plugin in plugins for word in ("-p", plugin)]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_librarian.py")],
+        [sys.executable, "-m", "pytest", "-q", *options, str(EXAMPLES / f"{name}.py")],
         cwd=tmp_path,
         env=environment_in(tmp_path / "home", {}),
         capture_output=True,
@@ -96,7 +111,7 @@ def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert f"{passed} passed" in done.stdout
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)

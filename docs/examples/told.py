@@ -16,7 +16,7 @@ def secretary(conversation: Conversation) -> Reply:
 async def office(trial: Trial) -> None:
     async def post(letter: str) -> str:
         """Post a letter. letter: its text."""
-        return "posted"
+        return f"posted: {letter}"
 
     async def count() -> str:
         """Count the letters."""

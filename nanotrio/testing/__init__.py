@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .crash_runner import CrashCounts, CrashRunner
     from .crashing import arm_from_environment, crash_at, disarm, report_acknowledged
     from .effects import EffectsLog, log_effects, read_effects
+    from .pytest_plugin import MakeRunner
     from .tool_faults import unreliable_tool
     from .trial import Trial
     from .unreliable_model import UnreliableModel
@@ -38,6 +39,7 @@ __all__ = [
     "EffectsLog",
     "Forks",
     "Kill",
+    "MakeRunner",
     "Trial",
     "UnreliableModel",
     "UnreliableStore",
@@ -69,6 +71,7 @@ def __getattr__(name: str) -> Any:
         ".crash_runner": ("CrashCounts", "CrashRunner"),
         ".crashing": ("arm_from_environment", "crash_at", "disarm", "report_acknowledged"),
         ".effects": ("EffectsLog", "log_effects", "read_effects"),
+        ".pytest_plugin": ("MakeRunner",),
         ".trial": ("Trial",),
         ".unreliable_model": ("UnreliableModel",),
         ".unreliable_store": ("UnreliableStore",),
