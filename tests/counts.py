@@ -37,3 +37,6 @@ SUBTREE = _count("SUBTREE", 20, 200)
 
 MAILS = _count("MAILS", 100, 1_000)
 """Mails sent to a child in each of its states."""
+
+STALL_RECORDS = _count("STALL_RECORDS", 40_000, 400_000)
+"""Records that a journal writes at full rate while the loop's stalls are looked at."""
