@@ -47,6 +47,7 @@ __all__ = ["PostgresStore"]
 
 LEASE_SECONDS: Final = 30.0
 _READ_SLICE: Final = 16_384
+_INLINE_RECORDS: Final = 4_096
 _MAX_DEPTH: Final = 1_024
 _CLOSE_SECONDS: Final = 5.0
 
@@ -123,6 +124,7 @@ class PostgresStore:
         self._lease_seconds = lease_seconds
         self._pool = PostgresPool(address)
         self._schema = schema_of(address.swarm)
+        self._limiter = trio.CapacityLimiter(1)
         self._statements: dict[tuple[bool, bool], tuple[bytes, list[int]]] = {}
         self._writer: TrioConnection | None = None
         self._closed = False
@@ -175,7 +177,11 @@ class PostgresStore:
         if not self._epoch:
             raise StoreError(f"{self.address.url} was not acquired; nothing can be written")
         self._check_order(batch)
-        query, types, parameters = self._statement(batch)
+        if len(batch.records) <= _INLINE_RECORDS:
+            query, types, parameters = self._statement(batch)
+        else:  # what gathered for a round of heads may take 60 ms to write out
+            make = partial(self._statement, batch)
+            query, types, parameters = await trio.to_thread.run_sync(make, limiter=self._limiter)
         try:
             writer = await self._connected()
             result = await writer.statement(query, parameters, types)
