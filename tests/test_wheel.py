@@ -27,6 +27,7 @@ def test_the_wheel_holds_both_packages_their_data_and_the_commands(tmp_path: Pat
     assert "nanotrio/py.typed" in expected
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert commands.split() == [
-        *("[console_scripts]", "nanotrio", "=", "nanotrio_cli.main:main", "nt", "=", "nanotrio_cli.main:main")
+        *("[console_scripts]", "nanotrio", "=", "nanotrio_cli.main:main", "nt", "=", "nanotrio_cli.main:main"),
+        *("[pytest11]", "nanotrio", "=", "nanotrio.testing.pytest_plugin"),
     ]
     assert any(name.endswith("licenses/LICENSE") for name in names)

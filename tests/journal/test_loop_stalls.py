@@ -1,8 +1,8 @@
 """How long the loop stands still while the journal writes as fast as it can: printed, and held to 50 ms in a soak.
 
-A heartbeat asks to be woken each millisecond. What it is late by is a stall: another task's slice, a commit on the loop,
-a fight for the interpreter lock, or somebody else's process on the same core. So the processor time that this process
-used meanwhile, all threads together, is looked at too: of a stall no more than that is its own doing.
+A heartbeat asks to be woken each millisecond. What it is late by is a stall: another task's slice, a commit on the
+loop, a fight for the interpreter lock, or somebody else's process on the same core. So the processor time that this
+process used meanwhile, all threads together, is looked at too: of a stall no more than that is its own doing.
 """
 
 from __future__ import annotations
