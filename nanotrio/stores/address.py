@@ -56,6 +56,8 @@ def parse_url(url: str) -> Address:
         path = Path(rest).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{url!r}: {error}") from error
+    if not path.name:
+        raise UsageError(f"{url!r} names no file; write sqlite:PATH, as in sqlite:swarm.db")
     return Address("sqlite", path.absolute())
 
 
