@@ -6,7 +6,11 @@ A child's limits are the least of its own and its parent's, field by field (``Li
 
 from __future__ import annotations
 
+import math
+
 import msgspec
+
+from .errors import UsageError
 
 __all__ = ["HARD_MAX_DEPTH", "NANO", "Limits", "nano_usd", "usd"]
 
@@ -18,7 +22,13 @@ HARD_MAX_DEPTH = 64
 
 
 def nano_usd(amount_usd: float) -> int:
-    """Turn dollars into the integer that nanotrio counts in."""
+    """Turn dollars into the integer that nanotrio counts in.
+
+    Raises:
+        UsageError: the amount is not finite, or too large to count.
+    """
+    if not math.isfinite(amount_usd * NANO):
+        raise UsageError(f"{amount_usd:g} USD is no amount that can be counted")
     return round(amount_usd * NANO)
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanotrio.errors import UsageError
 from nanotrio.limits import Limits, nano_usd, usd
 
 FIELDS = Limits.__struct_fields__
@@ -38,6 +39,12 @@ def test_a_lineage_may_be_folded_in_any_order(first: Limits, second: Limits, thi
 def test_money_is_counted_in_whole_nano_dollars(amount: float, nano: int) -> None:
     assert nano_usd(amount) == nano
     assert usd(nano) == pytest.approx(amount)
+
+
+@pytest.mark.parametrize("amount", [1e300, float("inf"), float("nan")])
+def test_an_amount_that_cannot_be_counted_is_refused(amount: float) -> None:
+    with pytest.raises(UsageError, match="no amount that can be counted"):
+        nano_usd(amount)
 
 
 def test_every_limit_has_a_default_and_a_word_on_it() -> None:

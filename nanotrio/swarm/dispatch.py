@@ -255,6 +255,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
         idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
         tree=runtime.tree,
         state=node.tool_state,
+        redact=runtime.redactor.text,
     )
 
 

@@ -108,7 +108,8 @@ async def _live_on(runtime: Runtime, node: Node) -> bool:
                 if node.session.turn is None:
                     raise
                 _log.exception("the turn of %s broke", node.name)
-                runtime.absorb(node, Stop("failed", clean_text(f"nanotrio broke: {type(error).__name__}: {error}")))
+                reason = runtime.redactor.text(clean_text(f"nanotrio broke: {type(error).__name__}: {error}"))
+                runtime.absorb(node, Stop("failed", reason))
                 continue
         except BaseExceptionGroup:  # the agent's own cancel is raised anew, without what cleaning up raised beside it
             await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC120

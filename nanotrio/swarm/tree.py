@@ -238,7 +238,7 @@ def spawn_nowait(
     seq = profile_seq(runtime, profile)
     session = Session(agent)
     node = make_node(runtime, session, parent, profile)
-    stem = "-".join(clean_text(name).split())[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
+    stem = "-".join(runtime.redactor.text(clean_text(name)).split())[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
     root = parent.root if parent else node
     spawned = Spawned(
         parent=parent.id if parent else 0,
