@@ -333,6 +333,13 @@ def test_a_kill_leaves_what_the_next_run_needs(command: Command) -> None:
     assert "outcome unknown" in command.run("show").stdout.decode()
 
 
+def test_a_root_that_ends_at_once_is_woken_until_its_children_have_settled(command: Command) -> None:
+    record = command.ask("pair", SKIP)
+
+    assert "[kid.3 completed: the tool said: late" in record["result"]
+    assert [each["outcome"] for each in command.listed("--all")] == ["completed"] * 3
+
+
 def test_at_the_ceiling_it_names_who_was_cut_off_and_how_to_go_on(command: Command) -> None:
     done = command.run("-p", "family", SKIP, "--max-wait-seconds", "1.5")
 
