@@ -17,7 +17,7 @@ def _count(name: str, small: int, full: int) -> int:
 EXAMPLES = _count("EXAMPLES", 50, 2_000)
 """Inputs that hypothesis tries for one property."""
 
-KILLS = _count("KILLS", 20, 200)
+KILLS = _count("KILLS", 8, 500)
 """SIGKILLs of a process that writes to a store."""
 
 JOB_KILLS = _count("JOB_KILLS", 4, 50)
@@ -25,6 +25,9 @@ JOB_KILLS = _count("JOB_KILLS", 4, 50)
 
 FAULTS = _count("FAULTS", 20, 500)
 """Seeds of injected faults."""
+
+TERMINATIONS = _count("TERMINATIONS", 10, 100)
+"""Commits in which the server ends the connection."""
 
 SUBTREE = _count("SUBTREE", 20, 200)
 """Descendants with processes below a parent that is cancelled."""

@@ -1,4 +1,4 @@
-"""Run as a program: appends groups to the store at argv[1] until it is killed, seeded by argv[2].
+"""Run as a program: appends groups to the store whose address is argv[1] until it is killed, seeded by argv[2].
 
 Each number that is acknowledged as durable is written to stdout, eight bytes each. The facts of a record say which
 group it belongs to: its first number, how many there are, and some bytes of filling.
@@ -16,14 +16,14 @@ import trio
 
 from nanotrio.journal import Journal, JournalLimits
 from nanotrio.records import Head, Record
+from nanotrio.stores.address import open_store
 from nanotrio.stores.owner import this_process
-from nanotrio.stores.sqlite import SqliteStore
 from nanotrio.stores.tail import read_tail
 
 
-async def main(path: str, seed: int) -> None:
+async def main(url: str, seed: int) -> None:
     chance = random.Random(seed)
-    store = await SqliteStore.open(path)
+    store = await open_store(url)
     tenure = await store.acquire(this_process())
     tail = await read_tail(store, tenure.heads_seq)
     last = dict.fromkeys(range(1, 60), 0)
@@ -33,14 +33,16 @@ async def main(path: str, seed: int) -> None:
     def heads(agents: Iterable[int]) -> list[Head]:
         return [Head(agent, 0, agent, f"a.{agent}", "running", True, last[agent], 0) for agent in agents]
 
-    journal = Journal(store, tenure, heads, tail=tail, limits=JournalLimits(heads_records=500, heads_slice=16))
+    # A small queue, so that a store which is slower than the hasty task still answers the patient ones at once.
+    limits = JournalLimits(heads_records=500, heads_slice=16, max_queued_bytes=2 << 20)
+    journal = Journal(store, tenure, heads, tail=tail, limits=limits)
 
     def append() -> int:
         first, count = journal.next_seq, chance.choice((1, 1, 1, 2, 3, 40))
         group = []
         for seq in range(first, first + count):
             agent = chance.randrange(1, 60)
-            filling = bytes(chance.choice((10, 100, 5000)))
+            filling = bytes(chance.choice((10, 100, 1000)))
             group.append(Record(seq, last[agent], agent, 0, struct.pack("<qq", first, count) + filling))
             last[agent] = seq
         journal.append_nowait(group)
@@ -54,7 +56,7 @@ async def main(path: str, seed: int) -> None:
 
     async def hasty() -> None:
         while True:
-            for _ in range(chance.randrange(100)):
+            for _ in range(chance.randrange(30)):
                 append()
             await journal.room()
             await trio.sleep(chance.random() * 0.01)
