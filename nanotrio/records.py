@@ -58,6 +58,7 @@ __all__ = [
     "ToolIntended",
     "TurnEnded",
     "TurnStarted",
+    "Unfit",
     "decode_facts",
     "encode_facts",
 ]
@@ -183,6 +184,12 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, tag="submitted", array_li
     result: str
 
 
+class Unfit(msgspec.Struct, frozen=True, gc=False, tag="unfit", array_like=True):
+    """The turn would have ended with a text, and a result of another form was asked for; the model is told this."""
+
+    text: str
+
+
 class ChildEnded(msgspec.Struct, frozen=True, gc=False, tag="child", array_like=True):
     """A child's turn ended and no descendant of it runs; on the parent's chain, where it is mail too.
 
@@ -258,6 +265,7 @@ Fact: TypeAlias = (
     | ToolIntended
     | ToolEnded
     | Submitted
+    | Unfit
     | ChildEnded
     | LimitsSet
     | Snapshot

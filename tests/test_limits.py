@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanotrio.errors import UsageError
-from nanotrio.limits import Limits, nano_usd, usd
+from nanotrio.limits import Limits, nano_usd, usd, usd_text
 
 FIELDS = Limits.__struct_fields__
 BOUND = st.one_of(st.none(), st.integers(1, 10**6))
@@ -51,3 +51,10 @@ def test_every_limit_has_a_default_and_a_word_on_it() -> None:
     assert Limits() == Limits()
     assert Limits().max_depth == 8
     assert Limits().max_total == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("nano", "text"), [(1_000, "0.000001 USD"), (0, "0 USD"), (20_531_300, "0.0205313 USD"), (10**16, "10000000 USD")]
+)
+def test_money_is_never_shown_with_an_exponent(nano: int, text: str) -> None:
+    assert usd_text(nano) == text

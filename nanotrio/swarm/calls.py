@@ -10,7 +10,7 @@ import trio
 
 from ..budget import Ledger
 from ..errors import BudgetError, ModelError
-from ..limits import usd
+from ..limits import usd, usd_text
 from ..messages import Message, Usage, clean_parts, clean_text
 from ..models import Delta, Price, Reply, delay_seconds
 from ..records import Replied
@@ -18,6 +18,7 @@ from ..turn import Admitted, Failed, ModelReplied, Retry, Stop
 from .events import AgentWaiting, AttemptRetried, MessageReplied, TextDelta, ThinkingDelta
 from .node import Node
 from .pump import Parked
+from .result import with_schema
 from .runtime import Runtime
 
 __all__ = ["admit_next", "ask_model", "back_off"]
@@ -155,10 +156,11 @@ def _waiting(runtime: Runtime, node: Node, reason: str) -> None:
 def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
     codec = node.model.codec
     name = node.model.name
-    key = (name, node.profile.system, tuple(node.tools), max_tokens)
+    schema = node.profile.result_schema
+    key = (name, node.profile.system, tuple(node.tools), max_tokens, schema)
     head = runtime.heads.get(key)
     if head is None:
-        specs = [tool.spec for tool in node.tools.values()]
+        specs = [with_schema(tool.spec, schema) for tool in node.tools.values()]
         system = runtime.systems[node.profile.system]
         head = runtime.heads[key] = codec.encode_head(name, system, specs, max_tokens)
     encoded = node.encoded
@@ -212,8 +214,8 @@ async def _reserve(runtime: Runtime, node: Node, amount: int, price: Price, max_
 def _refusal(node: Node, refusing: Ledger, amount: int) -> BudgetError:
     cap = refusing.cap or 0
     return BudgetError(
-        f"the budget of {refusing.owner} ({usd(cap):.6g} USD) has {usd(cap - refusing.settled):.6g} USD left, and the "
-        f"next call of {node.name} may cost {usd(amount):.6g} USD",
+        f"the budget of {refusing.owner} ({usd_text(cap)}) has {usd_text(cap - refusing.settled)} left, and the "
+        f"next call of {node.name} may cost {usd_text(amount)}",
         bound="budget_usd",
         value=usd(cap),
         holder=refusing.owner,

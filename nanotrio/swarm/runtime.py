@@ -120,7 +120,7 @@ class Runtime:
         self.gates: dict[str, RateGate] = {}
         self.profiles: dict[Profile, int] = {}
         self.systems: dict[int, str] = {0: ""}
-        self.heads: dict[tuple[str, int, tuple[str, ...], int], bytes] = {}
+        self.heads: dict[tuple[str, int, tuple[str, ...], int, str], bytes] = {}
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None

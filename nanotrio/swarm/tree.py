@@ -12,7 +12,7 @@ import msgspec
 
 from ..budget import Ledger
 from ..errors import BudgetError, ClosedError, LimitError, ToolError, UnknownAgentError, UnknownToolError, UsageError
-from ..limits import HARD_MAX_DEPTH, Limits, nano_usd, usd
+from ..limits import HARD_MAX_DEPTH, Limits, nano_usd, usd, usd_text
 from ..messages import clean_text
 from ..models import Model
 from ..records import MailArrived, Profile, Spawned
@@ -195,7 +195,7 @@ def check_budget(parent: Node | None, model: Model, name: str, budget_nano: int 
         left = (tightest.cap or 0) - tightest.settled
         if budget_nano > left:
             raise BudgetError(
-                f"{name} asks for {usd(budget_nano):.6g} USD, and {tightest.owner} has {usd(left):.6g} USD of its "
+                f"{name} asks for {usd_text(budget_nano)}, and {tightest.owner} has {usd_text(left)} of its "
                 f"{usd(tightest.cap or 0):.6g} left; ask for less",
                 bound="budget_usd",
                 value=usd(tightest.cap or 0),

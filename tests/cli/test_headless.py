@@ -464,3 +464,23 @@ def test_a_tree_is_paid_for_whole(command: Command) -> None:
 
     root = next(each for each in command.listed("--all") if each["parent"] is None)
     assert spending_of(record) >= sum(root["usage"].values())
+
+
+def test_a_text_in_place_of_a_structured_result_is_refused(command: Command) -> None:
+    done = command.run("-p", "hello", "--json-schema", '{"type": "object"}', "--output-format", "json")
+
+    assert done.returncode == 1
+    record = json.loads(done.stdout)
+    assert record["subtype"] == "error_max_structured_output_retries"
+    assert (record["structured_output"], record["num_turns"]) == (None, 3)
+
+
+def test_who_lost_the_store_says_so_in_one_line(command: Command) -> None:
+    store = f"sqlite:{command.directory}/one.db"
+    with command.start("-p", "run sleep 600", SKIP, "--store", store) as owner:
+        wait_for_shell(command, "sleep 600")
+        assert command.run("-p", "hello", "--takeover", "--store", store).returncode == 0
+        _, errors = owner.communicate(timeout=30)
+    (line,) = errors.decode().splitlines()
+    assert line.startswith("nanotrio: process ")
+    assert owner.returncode == 1
