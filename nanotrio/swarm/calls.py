@@ -48,7 +48,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         reply = await node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
     except ModelError as error:
         _attempt_failed(runtime, node, error, amount)
-    except Exception as error:  # noqa: BLE001 - a child's failure is a value, whatever raised it
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - a child's failure is a value
         broken = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
         _attempt_failed(runtime, node, broken, amount)
     except BaseException:
