@@ -6,9 +6,14 @@ A child's limits are the least of its own and its parent's, field by field (``Li
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+
 import msgspec
 
-__all__ = ["HARD_MAX_DEPTH", "NANO", "Limits", "nano_usd", "usd"]
+from .errors import UsageError
+
+__all__ = ["HARD_MAX_DEPTH", "NANO", "Limits", "nano_usd", "usd", "usd_text"]
 
 NANO = 1_000_000_000
 """Nano-USD in one USD; money is an integer of these inside."""
@@ -18,13 +23,24 @@ HARD_MAX_DEPTH = 64
 
 
 def nano_usd(amount_usd: float) -> int:
-    """Turn dollars into the integer that nanotrio counts in."""
+    """Turn dollars into the integer that nanotrio counts in.
+
+    Raises:
+        UsageError: the amount is not finite, or too large to count.
+    """
+    if not math.isfinite(amount_usd * NANO):
+        raise UsageError(f"{amount_usd:g} USD is no amount that can be counted")
     return round(amount_usd * NANO)
 
 
 def usd(amount_nano: int) -> float:
     """Turn nano-USD back into dollars, for people and JSON."""
     return amount_nano / NANO
+
+
+def usd_text(amount_nano: int) -> str:
+    """Return an amount in dollars to six digits, never with an exponent."""
+    return f"{Decimal(f'{usd(amount_nano):.6g}'):f} USD"
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True):

@@ -20,14 +20,14 @@ survive it. A kind that this version does not know is refused by name.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import cbor2
 import msgspec
 
 from .errors import RecordError
 from .limits import Limits
-from .messages import Part, StopReason, Usage
+from .messages import Part, StopReason, Usage, clean_text
 
 __all__ = [
     "FORMAT_VERSION",
@@ -58,6 +58,7 @@ __all__ = [
     "ToolIntended",
     "TurnEnded",
     "TurnStarted",
+    "Unfit",
     "decode_facts",
     "encode_facts",
 ]
@@ -183,6 +184,12 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, tag="submitted", array_li
     result: str
 
 
+class Unfit(msgspec.Struct, frozen=True, gc=False, tag="unfit", array_like=True):
+    """The turn would have ended with a text, and a result of another form was asked for; the model is told this."""
+
+    text: str
+
+
 class ChildEnded(msgspec.Struct, frozen=True, gc=False, tag="child", array_like=True):
     """A child's turn ended and no descendant of it runs; on the parent's chain, where it is mail too.
 
@@ -258,6 +265,7 @@ Fact: TypeAlias = (
     | ToolIntended
     | ToolEnded
     | Submitted
+    | Unfit
     | ChildEnded
     | LimitsSet
     | Snapshot
@@ -339,8 +347,22 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def encode_facts(facts: Iterable[Fact]) -> bytes:
-    """Return the stored form of ``facts``."""
-    return cbor2.dumps(msgspec.to_builtins(facts, builtin_types=(bytes,)))
+    """Return the stored form of ``facts``; what slipped in uncleaned is cleaned, so one bad text holds up nobody."""
+    plain = msgspec.to_builtins(facts, builtin_types=(bytes,))
+    try:
+        return cbor2.dumps(plain)
+    except UnicodeEncodeError:
+        return cbor2.dumps(_cleaned(plain))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(each) for each in value]
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(each) for key, each in value.items()}
+    return value
 
 
 def decode_facts(data: bytes) -> tuple[Fact, ...]:

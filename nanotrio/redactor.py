@@ -49,7 +49,8 @@ class Redactor:
             if isinstance(part, Text):
                 kept.append(Text(self.text(part.text)))
             elif isinstance(part, ToolCall):
-                kept.append(msgspec.structs.replace(part, arguments=self.text(part.arguments)))
+                name, arguments, problem = map(self.text, (part.name, part.arguments, part.problem))
+                kept.append(msgspec.structs.replace(part, name=name, arguments=arguments, problem=problem))
             elif isinstance(part, Thinking) and self._pattern.search(part.text):
                 continue
             else:

@@ -49,6 +49,7 @@ from .records import (
     ToolIntended,
     TurnEnded,
     TurnStarted,
+    Unfit,
     decode_facts,
 )
 
@@ -419,6 +420,13 @@ def _submitted(session: Session, fact: Submitted) -> None:
         session.turn.submitted = fact.result
 
 
+def _unfit(session: Session, fact: Unfit) -> None:
+    if session.turn is not None:
+        session.messages.append(Message("user", (Text(fact.text),)))
+        session.turn.stop = ""
+        _count_mistake(session.turn, "no result by submit_result that fits the schema")
+
+
 def _limits_set(session: Session, fact: LimitsSet) -> None:
     session.limits = fact.limits
 
@@ -473,6 +481,7 @@ _APPLY: dict[type, Callable[[Session, Any], None]] = {
     ToolIntended: _tool_intended,
     ToolEnded: _tool_ended,
     Submitted: _submitted,
+    Unfit: _unfit,
     LimitsSet: _limits_set,
     TurnEnded: _turn_ended,
     Settled: _settled,

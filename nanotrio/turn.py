@@ -43,6 +43,7 @@ from .records import (
     ToolIntended,
     TurnEnded,
     TurnStarted,
+    Unfit,
 )
 from .session import Session, Turn
 
@@ -57,6 +58,7 @@ __all__ = [
     "Input",
     "Intend",
     "ModelReplied",
+    "Refuse",
     "Restart",
     "Retry",
     "RunTools",
@@ -120,6 +122,12 @@ class Submit(msgspec.Struct, frozen=True, gc=False):
     result: str
 
 
+class Refuse(msgspec.Struct, frozen=True, gc=False):
+    """The text that the turn would have ended with is not the result that was asked for; ``text`` tells the model."""
+
+    text: str
+
+
 class Restart(msgspec.Struct, frozen=True, gc=False):
     """A new owner takes the agent up. Calls in ``repeatable`` may be run again though their intent is on record."""
 
@@ -135,7 +143,7 @@ class Stop(msgspec.Struct, frozen=True):
     survivors: tuple[str, ...] = ()
 
 
-Input: TypeAlias = Admitted | ModelReplied | Failed | Intend | ToolReturned | Submit | Restart | Stop
+Input: TypeAlias = Admitted | ModelReplied | Failed | Intend | ToolReturned | Submit | Refuse | Restart | Stop
 
 
 class AskModel(msgspec.Struct, frozen=True, gc=False):
@@ -247,6 +255,8 @@ def absorb(session: Session, event: Input) -> tuple[Fact, ...]:
             return (AttemptFailed(kind, message, usage, cost, uncertain),)
         case Submit(result):
             return (Submitted(result),)
+        case Refuse(text):
+            return (Unfit(text),)
         case Restart(repeatable):
             return _absorb_restart(session, repeatable)
         case Stop():

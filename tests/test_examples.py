@@ -87,6 +87,9 @@ def test_a_killed_program_goes_on_and_the_model_is_told(tmp_path: Path) -> None:
     *left, going_on, ended = printed.splitlines()
     assert all(line.startswith("ended, since it was still running: ") for line in left)
     assert (going_on, ended) == ("going on", "completed The project is built.")
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    for line in ("beginning", *left, going_on, ended):
+        assert f"\n    {line}\n" in tutorial, "the page shows what the program prints"
     session = trio.run(read_session, f"sqlite:{tmp_path}/survive.db", 1)
     results = [part for message in session.messages for part in message.parts if isinstance(part, ToolResult)]
     assert results[0].content.startswith("interrupted; outcome unknown: ")

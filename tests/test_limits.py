@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanotrio.limits import Limits, nano_usd, usd
+from nanotrio.errors import UsageError
+from nanotrio.limits import Limits, nano_usd, usd, usd_text
 
 FIELDS = Limits.__struct_fields__
 BOUND = st.one_of(st.none(), st.integers(1, 10**6))
@@ -40,7 +41,20 @@ def test_money_is_counted_in_whole_nano_dollars(amount: float, nano: int) -> Non
     assert usd(nano) == pytest.approx(amount)
 
 
+@pytest.mark.parametrize("amount", [1e300, float("inf"), float("nan")])
+def test_an_amount_that_cannot_be_counted_is_refused(amount: float) -> None:
+    with pytest.raises(UsageError, match="no amount that can be counted"):
+        nano_usd(amount)
+
+
 def test_every_limit_has_a_default_and_a_word_on_it() -> None:
     assert Limits() == Limits()
     assert Limits().max_depth == 8
     assert Limits().max_total == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("nano", "text"), [(1_000, "0.000001 USD"), (0, "0 USD"), (20_531_300, "0.0205313 USD"), (10**16, "10000000 USD")]
+)
+def test_money_is_never_shown_with_an_exponent(nano: int, text: str) -> None:
+    assert usd_text(nano) == text

@@ -215,7 +215,7 @@ class _Demo:
         command = _command()
         session = self._session[:8]
         store = f" --store {shlex.quote(self._given)}" if self._given else ""
-        rows = [(f"{command} tree {session}{store}", "the whole tree")]
+        rows = [(f"{command} tree {session}{store}", "more of the tree")]
         if accounts.told:
             name = f"{session}/{accounts.told[0].name}"
             rows.append((f"{command} show {name}{store}", "told of an unknown outcome"))

@@ -5,18 +5,45 @@ No traceback reaches the terminal. A report holds it, with the values of keys in
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from .exits import CommandError, CommandLineError, OutputClosedError
 
-__all__ = ["foreseen", "report_fault"]
+__all__ = ["FaultLog", "foreseen", "report_fault"]
 
 _KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _MIN_KEY_CHARACTERS = 8
+
+
+class FaultLog(logging.Handler):
+    """Tells what the library logs in lines for people; what broke in a turn goes to a report.
+
+    Without it Python itself would print them, tracebacks included.
+    """
+
+    def __init__(self, environment: Mapping[str, str], tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._environment = environment
+        self._tell = tell
+
+    def __enter__(self) -> None:
+        logging.getLogger("nanotrio").addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("nanotrio").removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell of one record."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            self._tell(report_fault(error, self._environment))
+        else:
+            self._tell(f"nanotrio: {record.getMessage()}")
 
 
 def foreseen(error: BaseException) -> Exception | None:

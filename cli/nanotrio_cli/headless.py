@@ -20,7 +20,7 @@ from nanotrio.swarm.events import MessageReplied, TurnFinished
 
 from .arguments import RunOptions
 from .exits import FAILED, OK, CommandError, OutputClosedError, signal_code
-from .faults import foreseen
+from .faults import FaultLog, foreseen
 from .opening import Place, begin, choose_place, go_on_hint, leftovers, open_place, result_schema, take_up
 from .output import Output, encode_line, write_error
 from .printable import printable
@@ -45,7 +45,8 @@ def run_headless(options: RunOptions, prompt: str, environment: Mapping[str, str
         OutputClosedError: the reader has gone before the result was written.
     """
     schema = result_schema(options)
-    return trio.run(_Run(options, prompt, environment, directory, schema).run)
+    with FaultLog(environment, write_error):
+        return trio.run(_Run(options, prompt, environment, directory, schema).run)
 
 
 class _Run:

@@ -17,6 +17,7 @@ from .approvals import Approvals
 from .arguments import RunOptions
 from .data_folder import DataFolder
 from .exits import OK, signal_code
+from .faults import FaultLog
 from .line_terminal import LineTerminal
 from .money import view_cost
 from .opening import Place, begin, choose_place, leftovers, open_place, take_up
@@ -36,7 +37,8 @@ _LISTED_SESSIONS = 20
 
 def run_interactive(options: RunOptions, environment: Mapping[str, str], directory: Path) -> int:
     """Talk on standard input and output, which are a terminal; return the exit code."""
-    return trio.run(_Interactive(options, environment, directory).run)
+    with FaultLog(environment, lambda _: None):  # the transcript tells of both in its own place
+        return trio.run(_Interactive(options, environment, directory).run)
 
 
 class _Interactive:

@@ -39,7 +39,8 @@ _AGAIN_SECONDS = 0.02
 """The end of a child is told to its parent, which begins a turn to read of it; that turn is interrupted too."""
 
 _HELP = """\
-Enter sends; Esc Enter, or \\ and Enter, begins a new line. Ctrl-C interrupts a turn, Ctrl-D leaves.
+Enter sends; Esc Enter, or \\ and Enter, begins a new line.
+Ctrl-C interrupts a turn, Ctrl-D leaves.
 /help          this
 /agents        the tree of agents as it stands
 /resume [ID]   list this folder's sessions, or go on with one

@@ -16,7 +16,7 @@ async def main() -> None:
         agent = unfinished[0] if unfinished else await swarm.spawn("Build the project with ./build.sh.")
         print("going on" if unfinished else "beginning", flush=True)
         outcome = await agent.wait()
-        print(outcome.status, outcome.result)
+        print(outcome.status, outcome.result or outcome.reason)
 
 
 trio.run(main)

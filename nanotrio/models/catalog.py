@@ -72,7 +72,9 @@ def open_model(
         ModelError: (auth) there is no key, or the value cannot be one.
     """
     if name.startswith("scripted:"):
-        return load_script(name.removeprefix("scripted:"))
+        if not (file := name.removeprefix("scripted:")):
+            raise UnknownModelError("'scripted:' names no file; write scripted:FILE, as in scripted:script.json")
+        return load_script(file)
     provider_name, _, model_name = name.partition("/")
     if provider_name == "scripted":
         model = find_script(model_name)

@@ -83,6 +83,8 @@ def parse_url(url: str) -> Address:
         path = Path(rest).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{url!r}: {error}") from error
+    if not path.name:
+        raise UsageError(f"{url!r} names no file; write {scheme}:PATH, as in {scheme}:swarm.db")
     return Address(scheme, path.absolute())
 
 

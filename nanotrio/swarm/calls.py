@@ -11,14 +11,15 @@ import trio
 from .. import crash
 from ..budget import Ledger
 from ..errors import BudgetError, ModelError
-from ..limits import usd
-from ..messages import Message, Usage
+from ..limits import usd, usd_text
+from ..messages import Message, Usage, clean_parts, clean_text
 from ..models import Delta, Price, Reply, delay_seconds
 from ..records import Replied
 from ..turn import Admitted, Failed, ModelReplied, Retry, Stop
 from .events import AgentWaiting, AttemptRetried, MessageReplied, TextDelta, ThinkingDelta
 from .node import Node
 from .pump import Parked
+from .result import with_schema
 from .runtime import Runtime
 
 __all__ = ["admit_next", "ask_model", "back_off"]
@@ -50,7 +51,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         reply = await node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
     except ModelError as error:
         _attempt_failed(runtime, node, error, amount)
-    except Exception as error:  # noqa: BLE001 - a child's failure is a value, whatever raised it
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - a child's failure is a value
         broken = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
         _attempt_failed(runtime, node, broken, amount)
     except BaseException:
@@ -99,7 +100,7 @@ def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount
     if crash.here is not None:
         crash.here("after-model-reply", node.id)
     node.ledger.settle(amount, cost or 0)
-    parts = runtime.redactor.parts(reply.parts)
+    parts = runtime.redactor.parts(clean_parts(reply.parts))
     runtime.absorb(node, ModelReplied(Replied(node.model.name, parts, reply.stop, usage, cost)))
     if crash.here is not None:
         crash.here("after-reply-record", node.id)
@@ -119,7 +120,7 @@ def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int
     node.retry_after_seconds = error.retry_after_seconds
     if error.kind == "rate_limited":
         runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)
-    runtime.absorb(node, Failed(error.kind, runtime.redactor.text(str(error)), usage, cost))
+    runtime.absorb(node, Failed(error.kind, runtime.redactor.text(clean_text(str(error))), usage, cost))
     admit_next(runtime, node)
 
 
@@ -162,10 +163,11 @@ def _waiting(runtime: Runtime, node: Node, reason: str) -> None:
 def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
     codec = node.model.codec
     name = node.model.name
-    key = (name, node.profile.system, tuple(node.tools), max_tokens)
+    schema = node.profile.result_schema
+    key = (name, node.profile.system, tuple(node.tools), max_tokens, schema)
     head = runtime.heads.get(key)
     if head is None:
-        specs = [tool.spec for tool in node.tools.values()]
+        specs = [with_schema(tool.spec, schema) for tool in node.tools.values()]
         system = runtime.systems[node.profile.system]
         head = runtime.heads[key] = codec.encode_head(name, system, specs, max_tokens)
     encoded = node.encoded
@@ -219,8 +221,8 @@ async def _reserve(runtime: Runtime, node: Node, amount: int, price: Price, max_
 def _refusal(node: Node, refusing: Ledger, amount: int) -> BudgetError:
     cap = refusing.cap or 0
     return BudgetError(
-        f"the budget of {refusing.owner} ({usd(cap):.6g} USD) has {usd(cap - refusing.settled):.6g} USD left, and the "
-        f"next call of {node.name} may cost {usd(amount):.6g} USD",
+        f"the budget of {refusing.owner} ({usd_text(cap)}) has {usd_text(cap - refusing.settled)} left, and the "
+        f"next call of {node.name} may cost {usd_text(amount)}",
         bound="budget_usd",
         value=usd(cap),
         holder=refusing.owner,

@@ -23,15 +23,17 @@ from typing import Literal, TypeAlias, assert_never
 import trio
 
 from .. import crash
-from ..messages import Text
+from ..errors import ToolError
+from ..messages import Text, clean_text
 from ..records import MailTaken, TurnStarted
-from ..turn import AskModel, Decision, EndTurn, Retry, RunTools, Stop, advance
+from ..turn import AskModel, Decision, EndTurn, Refuse, Retry, RunTools, Stop, advance
 from .calls import ask_model, back_off
 from .dispatch import run_tools
 from .ending import end_children, names_of_unfinished
 from .events import TurnBegan
 from .node import Node
 from .pump import Parked
+from .result import result_of_text
 from .runtime import Runtime
 from .settling import close, end_sealed, settle, tell_stopped
 
@@ -109,8 +111,12 @@ async def _live_on(runtime: Runtime, node: Node) -> bool:
                 if node.session.turn is None:
                     raise
                 _log.exception("the turn of %s broke", node.name)
-                runtime.absorb(node, Stop("failed", f"nanotrio broke: {type(error).__name__}: {error}"))
+                reason = runtime.redactor.text(clean_text(f"nanotrio broke: {type(error).__name__}: {error}"))
+                runtime.absorb(node, Stop("failed", reason))
                 continue
+        except BaseExceptionGroup:  # the agent's own cancel is raised anew, without what cleaning up raised beside it
+            await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC120
+            raise
         await trio.sleep_forever()  # nothing can be written any more, and the swarm is being ended
 
 
@@ -163,6 +169,14 @@ async def _perform(runtime: Runtime, node: Node, decision: Decision) -> None:
             if await back_off(runtime, node, effect):
                 await ask_model(runtime, node)
         case EndTurn(status, reason, result, is_final):
+            if status == "completed" and not is_final and not node.unfinished_children and node.profile.result_schema:
+                try:
+                    result = result_of_text(
+                        node.profile.result_schema, node.session.turn.last_text if node.session.turn else ""
+                    )
+                except ToolError as unfit:
+                    runtime.absorb(node, Refuse(str(unfit)))
+                    return
             survivors = names_of_unfinished(node) if is_final else ()
             runtime.absorb(node, Stop(status, reason, result, survivors))
             if is_final and (known := [mail.seq for mail in node.session.unread if mail.kind == "child"]):

@@ -239,7 +239,7 @@ async def _watch_store(runtime: Runtime) -> None:
     known = ""
     while True:
         known = await runtime.journal.wait_trouble_change(known)
-        if known:
+        if known and runtime.journal.failed is None:  # a final failure is raised out of the block
             _log.warning("the store takes no writes: %s", known)
         runtime.emit(None, StoreTroubled(0, known))
 

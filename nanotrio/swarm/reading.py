@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import UnknownAgentError
+from ..errors import StoreDamagedError, UnknownAgentError
 from ..records import Head
 from ..session import Session
 from ..stores import Store, open_store, state_of
@@ -25,7 +25,10 @@ async def read_store(url: str) -> list[AgentView]:
     store = await open_store(url, read_only=True)
     try:
         heads = await _true_heads(store)
-        profiles = await read_profiles(store, {head.profile for head in heads})
+        try:
+            profiles = await read_profiles(store, {head.profile for head in heads})
+        except StoreDamagedError as error:
+            raise StoreDamagedError(f"{url}: {error}") from error
         owner = (await store.statistics()).owner
     finally:
         await store.aclose()

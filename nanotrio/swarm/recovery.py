@@ -85,9 +85,21 @@ async def read_contents(store: Store, seqs: set[int]) -> dict[int, bytes]:
 
 
 async def read_profiles(store: Store, seqs: set[int]) -> dict[int, Profile]:
-    """Return the profiles that content records hold."""
-    bodies = await read_contents(store, seqs)
-    return {seq: msgspec.convert(cbor2.loads(body), Profile) for seq, body in bodies.items()}
+    """Return the profiles that content records hold.
+
+    Raises:
+        StoreDamagedError: one is of a form that this version does not read.
+    """
+    profiles = {}
+    for seq, body in (await read_contents(store, seqs)).items():
+        try:
+            profiles[seq] = msgspec.convert(cbor2.loads(body), Profile)
+        except (msgspec.ValidationError, cbor2.CBORDecodeError) as error:
+            raise StoreDamagedError(
+                f"record {seq} holds a profile that this version cannot read ({error}); open the store with "
+                "the version that wrote it, or put a copy back"
+            ) from error
+    return profiles
 
 
 async def resume_tree(runtime: Runtime, root: int) -> Node:

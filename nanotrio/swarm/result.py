@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from ..errors import ToolError, UsageError
+from ..messages import ToolSpec
 
-__all__ = ["check_result", "check_schema", "schema_of"]
+__all__ = ["check_result", "check_schema", "result_of_text", "schema_of", "with_schema"]
 
 _MAX_PROBLEMS = 5
 
@@ -80,3 +81,32 @@ def check_result(schema: str, result: str) -> None:
     told = "; ".join([f"{problem.json_path}: {problem.message}" for problem in problems[:_MAX_PROBLEMS]])
     present = f"; present: {', '.join(value)}" if isinstance(value, dict) else ""
     raise ToolError(f"the result does not fit its schema: {told}{present}; submit it again")
+
+
+def result_of_text(schema: str, text: str) -> str:
+    """Return the last text of a turn as the JSON text of its result; an empty schema leaves it to be what it is.
+
+    Raises:
+        ToolError: it does not fit the schema, neither as JSON nor as a string; says so for the model.
+    """
+    if not schema:
+        return ""
+    as_string = json.dumps(text, ensure_ascii=False)
+    for result in (text, as_string):
+        try:
+            check_result(schema, result)
+        except (ValueError, RecursionError, ToolError):
+            continue
+        return result
+    raise ToolError(
+        "Your turn is not over: a text alone is not taken as its result, which must fit this JSON schema: "
+        f"{schema}\nHand the result in by submit_result."
+    )
+
+
+def with_schema(spec: ToolSpec, schema: str) -> ToolSpec:
+    """Return the spec of ``submit_result`` as an agent sees it whose result is held to ``schema``."""
+    if spec.name != "submit_result" or not schema:
+        return spec
+    told = f"{spec.description}\n\nThe result of this turn must fit this JSON schema: {schema}"
+    return ToolSpec(spec.name, told, spec.parameters)

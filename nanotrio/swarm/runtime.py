@@ -120,7 +120,7 @@ class Runtime:
         self.gates: dict[str, RateGate] = {}
         self.profiles: dict[Profile, int] = {}
         self.systems: dict[int, str] = {0: ""}
-        self.heads: dict[tuple[str, int, tuple[str, ...], int], bytes] = {}
+        self.heads: dict[tuple[str, int, tuple[str, ...], int, str], bytes] = {}
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
@@ -280,6 +280,8 @@ class Runtime:
         parent.unfinished_children -= 1
         if parent.parked is not None:
             self.wake(parent)
+        elif not parent.has_task and not parent.sealed:  # the child ended before a task of its parent was needed
+            self.slots.enqueue(parent)
 
     def dirty_heads(self, agents: Iterable[int]) -> list[Head]:
         """Return the heads of ``agents`` as they stand, for the journal."""

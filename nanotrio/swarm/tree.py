@@ -13,7 +13,7 @@ import msgspec
 from .. import crash
 from ..budget import Ledger
 from ..errors import BudgetError, ClosedError, LimitError, ToolError, UnknownAgentError, UnknownToolError, UsageError
-from ..limits import HARD_MAX_DEPTH, Limits, nano_usd, usd
+from ..limits import HARD_MAX_DEPTH, Limits, nano_usd, usd, usd_text
 from ..messages import clean_text
 from ..models import Model
 from ..records import MailArrived, Profile, Spawned
@@ -196,7 +196,7 @@ def check_budget(parent: Node | None, model: Model, name: str, budget_nano: int 
         left = (tightest.cap or 0) - tightest.settled
         if budget_nano > left:
             raise BudgetError(
-                f"{name} asks for {usd(budget_nano):.6g} USD, and {tightest.owner} has {usd(left):.6g} USD of its "
+                f"{name} asks for {usd_text(budget_nano)}, and {tightest.owner} has {usd_text(left)} of its "
                 f"{usd(tightest.cap or 0):.6g} left; ask for less",
                 bound="budget_usd",
                 value=usd(tightest.cap or 0),
@@ -241,7 +241,7 @@ def spawn_nowait(
     seq = profile_seq(runtime, profile)
     session = Session(agent)
     node = make_node(runtime, session, parent, profile)
-    stem = "-".join(clean_text(name).split())[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
+    stem = "-".join(runtime.redactor.text(clean_text(name)).split())[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
     root = parent.root if parent else node
     spawned = Spawned(
         parent=parent.id if parent else 0,
@@ -249,7 +249,7 @@ def spawn_nowait(
         depth=parent.session.depth + 1 if parent else 0,
         name=f"{stem}.{agent}",
         profile=seq,
-        uuid="" if parent else session_id or str(uuid.uuid4()),
+        uuid="" if parent else clean_text(session_id) or str(uuid.uuid4()),
     )
     runtime.record(node, (spawned, MailArrived("prompt", parent.id if parent else 0, prompt, "")))
     node.ledger.owner = session.name

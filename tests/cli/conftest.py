@@ -23,6 +23,13 @@ RULES = [
             {"name": "spawn_agent", "arguments": {"name": "kid", "prompt": "run sleep 600"}},
         ],
     },
+    {
+        "text": "^pair",
+        "calls": [
+            {"name": "spawn_agent", "arguments": {"name": "kid", "prompt": "run sleep 0.2; echo early"}},
+            {"name": "spawn_agent", "arguments": {"name": "kid", "prompt": "run sleep 2; echo late"}},
+        ],
+    },
     {"text": "^submit", "calls": [{"name": "submit_result", "arguments": {"result": {"answer": 42}}}]},
     {"text": "^endless", "calls": [{"name": "list_agents", "arguments": {}}]},
     {"task": "^endless", "calls": [{"name": "list_agents", "arguments": {}}]},

@@ -333,6 +333,13 @@ def test_a_kill_leaves_what_the_next_run_needs(command: Command) -> None:
     assert "outcome unknown" in command.run("show").stdout.decode()
 
 
+def test_a_root_that_ends_at_once_is_woken_until_its_children_have_settled(command: Command) -> None:
+    record = command.ask("pair", SKIP)
+
+    assert "[kid.3 completed: the tool said: late" in record["result"]
+    assert [each["outcome"] for each in command.listed("--all")] == ["completed"] * 3
+
+
 def test_at_the_ceiling_it_names_who_was_cut_off_and_how_to_go_on(command: Command) -> None:
     done = command.run("-p", "family", SKIP, "--max-wait-seconds", "1.5")
 
@@ -457,3 +464,23 @@ def test_a_tree_is_paid_for_whole(command: Command) -> None:
 
     root = next(each for each in command.listed("--all") if each["parent"] is None)
     assert spending_of(record) >= sum(root["usage"].values())
+
+
+def test_a_text_in_place_of_a_structured_result_is_refused(command: Command) -> None:
+    done = command.run("-p", "hello", "--json-schema", '{"type": "object"}', "--output-format", "json")
+
+    assert done.returncode == 1
+    record = json.loads(done.stdout)
+    assert record["subtype"] == "error_max_structured_output_retries"
+    assert (record["structured_output"], record["num_turns"]) == (None, 3)
+
+
+def test_who_lost_the_store_says_so_in_one_line(command: Command) -> None:
+    store = f"sqlite:{command.directory}/one.db"
+    with command.start("-p", "run sleep 600", SKIP, "--store", store) as owner:
+        wait_for_shell(command, "sleep 600")
+        assert command.run("-p", "hello", "--takeover", "--store", store).returncode == 0
+        _, errors = owner.communicate(timeout=30)
+    (line,) = errors.decode().splitlines()
+    assert line.startswith("nanotrio: process ")
+    assert owner.returncode == 1

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 
 from tests.cli.conftest import Command
 from tests.invocation import COMMAND
@@ -50,6 +52,21 @@ def test_one_bad_file_does_not_hide_the_others(command: Command) -> None:
     assert session.encode() in done.stdout
     assert b"bad.db" in done.stderr
     assert command.run("ls", "--store", f"sqlite:{command.data}/runs/bad.db").returncode == 1
+
+
+def test_one_store_of_another_form_does_not_hide_the_others(command: Command) -> None:
+    command.run("-p", "hello")
+    (bad,) = (command.data / "runs").glob("*.db")
+    with closing(sqlite3.connect(bad)) as store, store:
+        store.execute("UPDATE log SET body = CAST(replace(body, x'666d616e75616c', x'466d616e75616c') AS BLOB)")
+    command.run("-p", "again")
+
+    done = command.run("ls")
+
+    assert b"again" in done.stdout
+    (line,) = done.stderr.decode().splitlines()
+    assert bad.name in line
+    assert "holds a profile that this version cannot read" in line
 
 
 def test_agents_are_named_by_session_and_name(command: Command) -> None:

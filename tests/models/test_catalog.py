@@ -56,6 +56,11 @@ def test_a_name_nobody_serves_is_refused_with_near_misses(name: str, words: str)
     assert "\n" not in str(caught.value)
 
 
+def test_a_script_without_a_file_is_refused_as_such() -> None:
+    with pytest.raises(UnknownModelError, match="names no file; write scripted:FILE"):
+        open_model("scripted:", environment={})
+
+
 SECRET = "sk-very-secret-value"
 
 

@@ -27,6 +27,7 @@ def test_a_path_is_made_absolute() -> None:
         ("./a:b.db", "did you mean sqlite:./a:b.db"),
         ("", "has no kind"),
         ("sqlite:", "names no file"),
+        ("sqlite:/", "names no file"),
         ("sqlite::memory:", "would not survive"),
         ("sqlite:///tmp/x.db", "as in sqlite:/tmp/x.db"),
         ("sqlite:a\0b", "names no file"),

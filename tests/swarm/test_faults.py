@@ -46,6 +46,10 @@ def raising(_: Conversation) -> Any:
     raise RuntimeError("the script broke")
 
 
+def leaving(_: Conversation) -> Any:
+    raise SystemExit(4)
+
+
 CHILDREN: dict[str, Any] = {
     "answers": [reply_text("fine")],
     "errors": lambda c: BROKEN,
@@ -53,6 +57,7 @@ CHILDREN: dict[str, Any] = {
     "explodes": lambda c: reply_calls(("explode", {})) if not c.steps else reply_text(c.results[0].content),
     "loops": lambda c: reply_calls(("again", {})),
     "raises": raising,
+    "leaves": leaving,
 }
 
 
@@ -84,6 +89,7 @@ async def test_stuck_children_each_end_once_with_a_reason(
         "explodes": "completed",
         "loops": "failed",
         "raises": "failed",
+        "leaves": "failed",
     }
     assert ends["errors"].reason == "HTTP 500 from the server (3 attempts)"
     assert "SystemExit: 3" in ends["explodes"].result

@@ -195,6 +195,57 @@ async def test_a_result_that_never_fits_ends_the_turn_after_three_tries() -> Non
     assert outcome.steps == 3
 
 
+async def test_a_text_that_is_not_the_result_asked_for_does_not_end_the_turn() -> None:
+    replies = [reply_text("It is three."), reply_calls(("submit_result", {"result": {"number": 3}}))]
+    async with opened(by_task(root=replies)) as swarm:
+        agent = await swarm.spawn("root go", result_type=Answer)
+        outcome = await agent.wait()
+        assert outcome.result == {"number": 3}
+        assert outcome.steps == 2
+        await check_store_holds_the_live_state(swarm)
+
+
+async def test_texts_that_never_fit_end_the_turn_after_three() -> None:
+    async with opened(by_task(root=[reply_text("It is three.")])) as swarm:
+        outcome = await (await swarm.spawn("root go", result_type=Answer)).wait()
+    assert (outcome.status, outcome.result, outcome.steps) == ("failed", None, 3)
+    assert "submit_result" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "result"), [(Answer, '{"number": 3}', {"number": 3}), (str, "three", "three"), (str, "3", "3")]
+)
+async def test_a_text_that_is_the_result_asked_for_is_taken(type_: Any, text: str, result: Any) -> None:
+    async with opened(by_task(root=[reply_text(text)])) as swarm:
+        outcome = await (await swarm.spawn("root go", result_type=type_)).wait()
+    assert (outcome.status, outcome.result, outcome.steps) == ("completed", result, 1)
+
+
+async def test_a_turn_that_ends_while_children_run_need_not_fit_yet(autojump_clock: trio.testing.MockClock) -> None:
+    replies = [
+        reply_calls(("spawn_agent", {"prompt": "child work", "name": "kid"})),
+        reply_text("waiting"),
+        reply_calls(("submit_result", {"result": {"number": 3}})),
+    ]
+    async with opened(by_task(root=replies, child=[late(5, "three")])) as swarm:
+        outcome = await (await swarm.spawn("root go", result_type=Answer)).wait()
+    assert (outcome.result, outcome.turn) == ({"number": 3}, 2)
+
+
+async def test_the_model_is_told_which_form_its_result_must_have() -> None:
+    seen = []
+
+    def root(c: Conversation) -> Any:
+        seen.extend(spec.description for spec in c.tools if spec.name == "submit_result")
+        return reply_text('{"number": 3}')
+
+    async with opened(by_task(root=root)) as swarm:
+        await (await swarm.spawn("root go", result_type=Answer)).wait()
+        await (await swarm.spawn("root go")).wait()
+    assert '"number"' in seen[0]
+    assert '"number"' not in seen[1]
+
+
 @pytest.mark.parametrize("schema", [{"type": 5}, {"properties": 3}, {"pattern": "("}])
 async def test_a_schema_that_is_none_is_refused_to_model_and_program(schema: dict[str, Any]) -> None:
     def root(c: Conversation) -> Any:
