@@ -1,21 +1,30 @@
 """Stores: the port, its drivers, and their addresses."""
 
 from .address import open_store, parse_url
+from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary
 from .memory import MemoryStore
 from .owner import state_of, this_process
+from .query import Answer, query
 from .store import Batch, Owner, Store, StoreStatistics, Tenure
 from .tail import Tail, read_tail
 
 __all__ = [
+    "Answer",
     "Batch",
+    "CheckReport",
+    "CopyReport",
     "MemoryStore",
     "Owner",
+    "RepairReport",
     "Store",
+    "StoreCare",
     "StoreStatistics",
+    "StoreSummary",
     "Tail",
     "Tenure",
     "open_store",
     "parse_url",
+    "query",
     "read_tail",
     "state_of",
     "this_process",

@@ -7,12 +7,14 @@ from pathlib import Path
 import msgspec
 
 from ..errors import UsageError
+from .jsonl import JsonlStore
 from .sqlite import SqliteStore
 from .store import Store
 
 __all__ = ["Address", "open_store", "parse_url"]
 
-_LATER = ("jsonl", "postgres", "postgresql", "sqlite+rows", "postgres+rows", "postgresql+rows")
+_FILES = ("sqlite", "sqlite+rows", "jsonl")
+_LATER = ("postgres", "postgresql", "postgres+rows", "postgresql+rows")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -37,12 +39,12 @@ def parse_url(url: str) -> Address:
     scheme, colon, rest = url.partition(":")
     if scheme in _LATER and colon:
         raise UsageError(f"{scheme}: stores are not in this version of nanotrio; use sqlite:PATH")
-    if scheme != "sqlite" or not colon:
+    if scheme not in _FILES or not colon:
         if colon and "/" not in scheme and "." not in scheme:
             raise UsageError(f"no kind of store is called {scheme!r} (in {url!r}); use sqlite:PATH")
         raise UsageError(f"a store is named by its kind and place, and {url!r} has no kind; did you mean sqlite:{url}?")
     if not rest or "\0" in rest:
-        raise UsageError(f"{url!r} names no file; write sqlite:PATH, as in sqlite:swarm.db")
+        raise UsageError(f"{url!r} names no file; write {scheme}:PATH, as in {scheme}:swarm.db")
     if rest.startswith(":"):
         raise UsageError(
             f"{url!r}: a store in memory would not survive its process; name a file, as in sqlite:swarm.db"
@@ -50,13 +52,13 @@ def parse_url(url: str) -> Address:
     if rest.startswith("//"):
         # As in other tools' URLs: sqlite:///relative and sqlite:////absolute differ there, so say which is meant.
         raise UsageError(
-            f"{url!r}: write sqlite:PATH without slashes before the path, as in sqlite:/{rest.lstrip('/')}"
+            f"{url!r}: write {scheme}:PATH without slashes before the path, as in {scheme}:/{rest.lstrip('/')}"
         )
     try:
         path = Path(rest).expanduser()
     except RuntimeError as error:
         raise UsageError(f"{url!r}: {error}") from error
-    return Address("sqlite", path.absolute())
+    return Address(scheme, path.absolute())
 
 
 async def open_store(url: str, *, read_only: bool = False, fsync: bool = False) -> Store:
@@ -69,4 +71,8 @@ async def open_store(url: str, *, read_only: bool = False, fsync: bool = False) 
         UsageError: the address itself is wrong.
         StoreError: what is there cannot be used; see its kinds.
     """
-    return await SqliteStore.open(parse_url(url).path, read_only=read_only, fsync=fsync)
+    address = parse_url(url)
+    if address.scheme == "jsonl":
+        return await JsonlStore.open(address.path, read_only=read_only, fsync=fsync)
+    rows = address.scheme == "sqlite+rows"
+    return await SqliteStore.open(address.path, read_only=read_only, fsync=fsync, rows=rows)

@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from ..errors import StoreOwnedError
 from .store import Owner
 
-__all__ = ["OwnerState", "owner_of", "state_of", "this_process"]
+__all__ = ["OwnerState", "owner_of", "refuse_if_alive", "state_of", "this_process"]
 
 OwnerState: TypeAlias = Literal["dead", "running", "stopped", "elsewhere"]
 
@@ -50,6 +51,24 @@ def state_of(owner: Owner) -> OwnerState:
     if letter in "ZXx" or (owner.started and started != owner.started):
         return "dead"
     return "stopped" if letter in "Tt" else "running"
+
+
+def refuse_if_alive(place: Path | str, former: Owner, owner: Owner) -> None:
+    """Refuse the store at ``place`` to ``owner`` while ``former`` lives.
+
+    Raises:
+        StoreOwnedError: it does; says who that is, and what to do.
+    """
+    state = state_of(former)
+    if state == "dead":
+        return
+    if former == owner:
+        text = f"{place} is open in this process already; close it there first"
+    else:
+        where = f"process {former.pid}" + (f" on {former.host}" if state == "elsewhere" else "")
+        advice = "continue or end it" if state == "stopped" else "end it"
+        text = f"{place} is owned by {where} ({state}); {advice}, or take the store over (--takeover)"
+    raise StoreOwnedError(text, pid=former.pid, state=state)
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

@@ -22,7 +22,6 @@ again each time the log has grown by as much.
 from __future__ import annotations
 
 import array
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,18 +32,18 @@ import apsw
 import msgspec
 import trio
 
-from ..errors import FencedError, StoreDamagedError, StoreError, StoreOwnedError
+from ..errors import FencedError, StoreDamagedError, StoreError
 from ..records import Head, Record
 from .chains import Chains
-from .owner import state_of
+from .owner import refuse_if_alive
 from .place import file_identity, file_size
-from .sqlite_file import check_file, connect, explain, make_store
+from .sqlite_file import FRONT, check_file, connect, explain, make_store, record_of
+from .sqlite_rows import catch_up, write_rows
 from .store import Batch, Owner, StoreStatistics, Tenure
 
 __all__ = ["SqliteStore"]
 
 _T = TypeVar("_T")
-_FRONT = struct.Struct("<qqq")
 _INLINE_ROWS = 256
 _INLINE_BYTES = 128 * 1024
 _READ_SLICE = 16_384
@@ -92,11 +91,12 @@ class SqliteStore:
     Reads may run beside a commit and beside each other.
     """
 
-    def __init__(self, path: Path, *, exists: bool, read_only: bool, fsync: bool, vfs: str) -> None:
+    def __init__(self, path: Path, *, exists: bool, read_only: bool, fsync: bool, rows: bool, vfs: str) -> None:
         self.path = path
         self.read_only = read_only
         self._exists = exists
         self._fsync = fsync
+        self._rows = rows
         self._vfs = vfs
         self._writer: apsw.Connection | None = None
         self._readers: list[apsw.Connection] = []
@@ -114,12 +114,14 @@ class SqliteStore:
 
     @classmethod
     async def open(
-        cls, path: Path | str, *, read_only: bool = False, fsync: bool = False, vfs: str = ""
+        cls, path: Path | str, *, read_only: bool = False, fsync: bool = False, rows: bool = False, vfs: str = ""
     ) -> SqliteStore:
         """Look at ``path`` and return its store; nothing is written before ``acquire``.
 
         Where there is no file yet, ``acquire`` makes one. ``read_only`` is for looking into a store, also while its
-        owner runs. With ``fsync`` a commit survives a loss of power too. ``vfs`` names an SQLite VFS, for tests.
+        owner runs. With ``fsync`` a commit survives a loss of power too. With ``rows`` a commit puts its records into
+        plain tables as well (``stores/rows.py``); what was written without is put there by ``acquire``. ``vfs`` names
+        an SQLite VFS, for tests.
 
         Raises:
             NotAStoreError, NewerStoreError: what is there is not for this version.
@@ -130,7 +132,7 @@ class SqliteStore:
         exists = await trio.to_thread.run_sync(check_file, path, vfs, limiter=trio.CapacityLimiter(1))
         if read_only and not exists:
             raise StoreError(f"there is no store at {path}")
-        return cls(path, exists=exists, read_only=read_only, fsync=fsync, vfs=vfs)
+        return cls(path, exists=exists, read_only=read_only, fsync=fsync, rows=rows, vfs=vfs)
 
     async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
         """Become the one writer; see ``Store.acquire``."""
@@ -187,7 +189,10 @@ class SqliteStore:
         """Return the records that follow ``after_seq``; see ``Store.scan``."""
 
         def read(db: apsw.Connection) -> list[Record]:
-            return [_record(seq, body) for seq, body in db.execute(_SCAN, (after_seq, limit))]
+            records = [record_of(seq, body) for seq, body in db.execute(_SCAN, (after_seq, limit))]
+            if records and (records[0].seq != after_seq + 1 or records[-1].seq != after_seq + len(records)):
+                raise apsw.CorruptError(f"records that follow record {after_seq} are missing")
+            return records
 
         return await self._read(read, inline=limit <= _INLINE_ROWS)
 
@@ -203,7 +208,7 @@ class SqliteStore:
         )
         records, heads = cast("tuple[int, int]", row)
         return StoreStatistics(
-            url=f"sqlite:{self.path}",
+            url=f"{'sqlite+rows' if self._rows else 'sqlite'}:{self.path}",
             records=records,
             heads=heads,
             size_bytes=file_size(self.path),
@@ -233,6 +238,8 @@ class SqliteStore:
             db.execute("BEGIN IMMEDIATE")
             tenure = self._take(db, owner, takeover)
             db.execute("COMMIT")
+            if self._rows:
+                catch_up(db, partial(self._check_fence, db, tenure.epoch))
         except BaseException:
             db.close()
             raise
@@ -249,9 +256,7 @@ class SqliteStore:
         epoch, released, boot_id, pid, started, host = row
         former = Owner(boot_id=boot_id, pid=pid, started=started, host=host) if epoch else None
         if former and not released and not takeover:
-            state = state_of(former)
-            if state != "dead":
-                raise StoreOwnedError(_owned(self.path, former, owner, state), pid=pid, state=state)
+            refuse_if_alive(self.path, former, owner)
         db.execute(
             "UPDATE owner SET epoch = ?, batch = 0, released = 0, boot_id = ?, pid = ?, started = ?, host = ?",
             (epoch + 1, owner.boot_id, owner.pid, owner.started, owner.host),
@@ -263,18 +268,20 @@ class SqliteStore:
         if file_identity(self.path) != self._identity:
             raise StoreError(f"{self.path} was removed or replaced while agents run in it; put it back to go on")
         records = batch.records
-        front = _FRONT.pack
+        front = FRONT.pack
         bodies = tuple([front(record.prev, record.agent, record.at_us) + record.facts for record in records])
         db.execute("BEGIN IMMEDIATE")
         try:
             db.execute(_FENCE, (batch.number, self._epoch))
             if not db.changes():
-                self._check_fence(db)
+                self._check_fence(db, self._epoch)
                 bodies = ()
             else:
                 if bodies:
                     self._check_order(records)
                     db.execute(_APPEND, (records[0].seq - 1, apsw.carray(bodies)))
+                    if self._rows:
+                        write_rows(db, records)
                 if batch.heads:
                     texts = tuple([_head_encoder.encode(head).decode() for head in batch.heads])
                     db.execute(_MERGE, (apsw.carray(texts),))
@@ -288,9 +295,9 @@ class SqliteStore:
             self._last_seq = max(self._last_seq, records[-1].seq)
         self._commits += 1
 
-    def _check_fence(self, db: apsw.Connection) -> None:
+    def _check_fence(self, db: apsw.Connection, own: int) -> None:
         epoch, pid = db.execute("SELECT epoch, pid FROM owner").fetchall()[0]
-        if epoch != self._epoch:
+        if epoch != own:
             raise FencedError(f"process {pid} took {self.path} over; nothing more can be written from here")
 
     def _check_order(self, records: Sequence[Record]) -> None:
@@ -384,14 +391,6 @@ class SqliteStore:
             pause = min(pause * 2, 0.1)
 
 
-def _owned(path: Path, former: Owner, owner: Owner, state: str) -> str:
-    if former == owner:
-        return f"{path} is open in this process already; close it there first"
-    where = f"process {former.pid}" + (f" on {former.host}" if state == "elsewhere" else "")
-    advice = "continue or end it" if state == "stopped" else "end it"
-    return f"{path} is owned by {where} ({state}); {advice}, or take the store over (--takeover)"
-
-
 def _roll_back(db: apsw.Connection) -> None:
     # A full disk ends the transaction by itself.
     if db.in_transaction:
@@ -399,14 +398,9 @@ def _roll_back(db: apsw.Connection) -> None:
             db.execute("ROLLBACK")
 
 
-def _record(seq: int, body: bytes) -> Record:
-    prev, agent, at_us = _FRONT.unpack_from(body)
-    return Record(seq, prev, agent, at_us, body[24:])
-
-
 def _walk(chains: Chains, limit: int, db: apsw.Connection) -> None:
     """Fetch whole levels of ``chains`` until about ``limit`` records are read."""
     while limit > 0 and chains.wanted:
         rows = db.execute(_FETCH, (apsw.carray(array.array("q", chains.wanted)),))
         limit -= len(chains.wanted)
-        chains.receive([_record(seq, body) for seq, body in rows])
+        chains.receive([record_of(seq, body) for seq, body in rows])

@@ -9,15 +9,16 @@ That layer matters: closing a descriptor of our own would drop the locks of ever
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import apsw
 
 from ..errors import NewerStoreError, NotAStoreError, StoreDamagedError, StoreError
-from ..records import FORMAT_VERSION
+from ..records import FORMAT_VERSION, Record
 from .place import is_absent, make_file
 
-__all__ = ["APPLICATION_ID", "check_file", "connect", "explain", "make_store"]
+__all__ = ["APPLICATION_ID", "FRONT", "check_file", "connect", "explain", "find_problems", "make_store", "record_of"]
 
 APPLICATION_ID = 0x6E74726F
 """``ntro``."""
@@ -37,6 +38,21 @@ INSERT INTO mark VALUES (1, 0);
 """
 """``log.body`` is three little-endian 64-bit integers (prev, agent, at_us) and then the record's facts in CBOR;
 ``heads.body`` is the ``Head`` as a JSON array in the order of its fields."""
+
+FRONT = struct.Struct("<qqq")
+"""The beginning of ``log.body``: prev, agent, at_us."""
+
+
+def record_of(seq: int, body: bytes | None) -> Record:
+    """Return the record in a row of ``log``.
+
+    Raises:
+        apsw.CorruptError: there is none, as in a page that was lost.
+    """
+    if body is None or len(body) < FRONT.size:
+        raise apsw.CorruptError(f"record {seq} is empty")
+    prev, agent, at_us = FRONT.unpack_from(body)
+    return Record(seq, prev, agent, at_us, body[24:])
 
 
 def check_file(path: Path, vfs: str = "") -> bool:
@@ -121,12 +137,32 @@ def connect(path: Path, *, read_only: bool, fsync: bool = False, vfs: str = "") 
     return connection
 
 
+def find_problems(path: Path) -> list[str]:
+    """Let SQLite look through the whole file, and return what it finds wrong; blocks.
+
+    Raises:
+        StoreError: the file cannot be opened at all.
+    """
+    try:
+        connection = connect(path, read_only=True)
+        try:
+            found = [str(line) for (line,) in connection.execute("PRAGMA quick_check(20)")]
+        finally:
+            connection.close()
+    except apsw.CorruptError as error:
+        return [f"SQLite: {error}"]
+    except apsw.Error as error:
+        raise explain(error, path) from error
+    return [] if found == ["ok"] else [f"SQLite: {line}" for line in found]
+
+
 def explain(error: apsw.Error, path: Path | str) -> StoreError:
     """Say in one line what SQLite's error means for the store at ``path``."""
     match error:
         case apsw.CorruptError() | apsw.NotADBError() | apsw.FormatError():
             return StoreDamagedError(
-                f"{path} is damaged ({error}); put a copy back, or save what can be read with `sqlite3 {path} .recover`"
+                f"{path} is damaged ({error}); put a copy back, or save what can be read with "
+                f"`nanotrio store repair sqlite:{path}`"
             )
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return StoreError(f"another program keeps {path} busy with a transaction of its own; end that program")

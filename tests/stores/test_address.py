@@ -31,9 +31,9 @@ def test_a_path_is_made_absolute() -> None:
         ("sqlite:///tmp/x.db", "as in sqlite:/tmp/x.db"),
         ("sqlite:a\0b", "names no file"),
         ("mysql://host/x", "no kind of store is called 'mysql'"),
-        ("jsonl:x", "not in this version"),
+        ("jsonl:", "write jsonl:PATH"),
         ("postgres://host/db?swarm=x", "not in this version"),
-        ("sqlite+rows:x", "not in this version"),
+        ("sqlite+rows:", "write sqlite+rows:PATH"),
     ],
 )
 def test_an_address_that_cannot_be_used_says_what_to_write(url: str, words: str) -> None:
@@ -43,11 +43,12 @@ def test_an_address_that_cannot_be_used_says_what_to_write(url: str, words: str)
     assert "\n" not in str(caught.value)
 
 
-def test_an_address_opens_a_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "sqlite+rows", "jsonl"])
+def test_an_address_opens_a_store(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        store = await open_store(f"sqlite:{tmp_path}/swarm.db")
+        store = await open_store(f"{kind}:{tmp_path}/swarm.db")
         assert (await store.acquire(this_process())).last_seq == 0
-        assert (await store.statistics()).url == f"sqlite:{tmp_path}/swarm.db"
+        assert (await store.statistics()).url == f"{kind}:{tmp_path}/swarm.db"
         await store.aclose()
 
     trio.run(main)

@@ -7,24 +7,35 @@ import random
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import trio
 
 from nanotrio.records import Record
+from nanotrio.stores.address import open_store
 from nanotrio.stores.owner import this_process
-from nanotrio.stores.sqlite import SqliteStore
 from nanotrio.stores.tail import read_tail
 
 KILLS = int(os.environ.get("NANOTRIO_KILLS") or 20)
 _WRITER = Path(__file__).with_name("write_until_killed.py")
 _ROOT = str(_WRITER.parents[2])
 
+STORES: list[tuple[str, Callable[[Path, int], str]]] = [
+    ("sqlite", lambda folder, number: f"sqlite:{folder}/{number}.db"),
+    ("sqlite+rows", lambda folder, number: f"sqlite+rows:{folder}/{number}.db"),
+    ("jsonl", lambda folder, number: f"jsonl:{folder}/{number}.jsonl"),
+]
+"""Kinds of store, each with its name and the address of its store of some number, a new one where that is new."""
 
-def _write_and_kill(path: Path, seed: int) -> int:
+each_store = pytest.mark.parametrize("make_url", [make for _, make in STORES], ids=[name for name, _ in STORES])
+
+
+def _write_and_kill(url: str, seed: int) -> int:
     """Let a writer run until it has acknowledged some numbers, kill it, and return the greatest one."""
     acknowledgements = random.Random(seed).randrange(1, 300)
-    command = [sys.executable, str(_WRITER), str(path), str(seed)]
+    command = [sys.executable, str(_WRITER), url, str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _ROOT}) as process:
         assert process.stdout is not None
         heard = process.stdout.read(8 * acknowledgements)
@@ -47,13 +58,15 @@ def _check_groups(records: list[Record]) -> None:
         at += count
 
 
-def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged(tmp_path: Path) -> None:
-    path = tmp_path / "swarm.db"
-    known = 0
+@each_store
+def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged(
+    tmp_path: Path, make_url: Callable[[Path, int], str]
+) -> None:
+    known = number = 0
 
-    async def look(acknowledged: int, seed: int) -> None:
+    async def look(url: str, acknowledged: int, seed: int) -> None:
         nonlocal known
-        store = await SqliteStore.open(path)
+        store = await open_store(url)
         tenure = await store.acquire(this_process())
         assert tenure.last_seq >= acknowledged, f"acknowledged records are missing (seed {seed})"
         assert tenure.heads_seq <= tenure.last_seq
@@ -70,23 +83,27 @@ def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged
         await store.aclose()
 
     for seed in range(KILLS):
-        trio.run(look, _write_and_kill(path, seed), seed)
-        if known > 100_000:
-            path.unlink()
+        url = make_url(tmp_path, number)
+        trio.run(look, url, _write_and_kill(url, seed), seed)
+        if known > 30_000:  # what is checked is all of it, each time
+            number += 1
             known = 0
 
 
-def test_a_store_whose_owner_was_killed_can_be_looked_into_and_then_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "swarm.db"
-    acknowledged = _write_and_kill(path, 1)
+@each_store
+def test_a_store_whose_owner_was_killed_can_be_looked_into_and_then_taken_over(
+    tmp_path: Path, make_url: Callable[[Path, int], str]
+) -> None:
+    url = make_url(tmp_path, 0)
+    acknowledged = _write_and_kill(url, 1)
 
     async def main() -> None:
-        looker = await SqliteStore.open(path, read_only=True)
+        looker = await open_store(url, read_only=True)
         seen = await looker.scan(0, limit=10_000_000)
         assert len(seen) >= acknowledged
         assert (await looker.statistics()).records == len(seen)
         await looker.aclose()
-        store = await SqliteStore.open(path)
+        store = await open_store(url)
         tenure = await store.acquire(this_process())
         assert (tenure.last_seq, tenure.epoch) == (len(seen), 2)
         assert tenure.former is not None

@@ -16,14 +16,14 @@ import trio
 
 from nanotrio.journal import Journal, JournalLimits
 from nanotrio.records import Head, Record
+from nanotrio.stores.address import open_store
 from nanotrio.stores.owner import this_process
-from nanotrio.stores.sqlite import SqliteStore
 from nanotrio.stores.tail import read_tail
 
 
-async def main(path: str, seed: int) -> None:
+async def main(url: str, seed: int) -> None:
     chance = random.Random(seed)
-    store = await SqliteStore.open(path)
+    store = await open_store(url)
     tenure = await store.acquire(this_process())
     tail = await read_tail(store, tenure.heads_seq)
     last = dict.fromkeys(range(1, 60), 0)

@@ -1,0 +1,110 @@
+"""A question in SQL to a row store, answered without disturbing its owner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import apsw
+import msgspec
+import trio
+
+from ..errors import UsageError
+from .address import parse_url
+from .sqlite_file import check_file, connect, explain
+from .sqlite_rows import rows_seq
+
+__all__ = ["Answer", "Value", "query"]
+
+Value: TypeAlias = str | int | float | bytes | None
+
+_QUERIES = trio.CapacityLimiter(4)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a query gave."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Value, ...]]
+    is_cut: bool
+    """There were more rows than asked for."""
+    behind: int
+    """Records in the log that are not in the tables: they were written by a run that named the store without rows."""
+
+
+async def query(url: str, sql: str, *, limit: int = 10_000) -> Answer:
+    """Run one SQL query on the tables of a row store, for reading only. Checkpoints.
+
+    A transaction is held for as long as the query runs, and no longer. Cancelling it ends it at once.
+
+    Raises:
+        UsageError: the SQL is wrong or would write, or the store has no tables.
+        StoreError: the store cannot be read.
+    """
+    address = parse_url(url)
+    if address.scheme not in ("sqlite", "sqlite+rows"):
+        raise UsageError(
+            f"{url} has no tables to ask; copy it with `nanotrio store copy {url} sqlite+rows:PATH` and ask the copy"
+        )
+    asked = _Asked(address.path, sql, limit)
+    try:
+        return await trio.to_thread.run_sync(asked.answer, limiter=_QUERIES, abandon_on_cancel=True)
+    finally:
+        asked.interrupt()
+
+
+class _Asked:
+    """A query in its thread; ``interrupt`` is the one method for another thread."""
+
+    def __init__(self, path: Path, sql: str, limit: int) -> None:
+        self.path = path
+        self.sql = sql
+        self.limit = limit
+        self._db: apsw.Connection | None = None
+        self._is_over = False
+
+    def interrupt(self) -> None:
+        self._is_over = True
+        db = self._db
+        if db is not None:
+            db.interrupt()
+
+    def answer(self) -> Answer:
+        if not check_file(self.path):
+            raise UsageError(f"there is no store at {self.path}")
+        try:
+            db = connect(self.path, read_only=True)
+            try:
+                return self._answer(db)
+            finally:
+                self._db = None
+                db.close()
+        except apsw.Error as error:
+            raise explain(error, self.path) from error
+
+    def _answer(self, db: apsw.Connection) -> Answer:
+        db.set_busy_timeout(10_000)
+        done = rows_seq(db)
+        if done < 0:
+            raise UsageError(
+                f"{self.path} has no tables; opened once as sqlite+rows:{self.path}, it gets them and keeps them"
+            )
+        last: int = db.execute("SELECT coalesce(max(seq), 0) FROM log").get
+        db.authorizer = _reads_only
+        self._db = db
+        try:
+            cursor = db.execute(self.sql) if not self._is_over else db.execute("SELECT 1 LIMIT 0")
+            columns = tuple([name for name, *_ in cursor.description]) if cursor.description else ()
+            rows: list[tuple[Value, ...]] = []
+            for row in cursor:
+                if len(rows) == self.limit:
+                    return Answer(columns, rows, is_cut=True, behind=last - done)
+                rows.append(row)
+            return Answer(columns, rows, is_cut=False, behind=last - done)
+        except (apsw.SQLError, apsw.AuthError, apsw.ReadOnlyError, apsw.MisuseError) as error:
+            raise UsageError(f"the query cannot be run: {error}") from error
+
+
+def _reads_only(action: int, *_: str | None) -> int:
+    allowed = (apsw.SQLITE_SELECT, apsw.SQLITE_READ, apsw.SQLITE_FUNCTION, apsw.SQLITE_RECURSIVE)
+    return apsw.SQLITE_OK if action in allowed else apsw.SQLITE_DENY

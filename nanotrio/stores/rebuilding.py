@@ -1,0 +1,62 @@
+"""The heads of a store, made anew from its log."""
+
+from __future__ import annotations
+
+import cbor2
+import msgspec
+
+from ..errors import RecordError
+from ..records import Content, Head, Profile, Record, decode_facts
+from ..session import Session
+from .store import Batch, Store
+from .tail import read_tail
+
+__all__ = ["rebuild_heads"]
+
+_SLICE = 256
+
+
+async def rebuild_heads(store: Store, number: int) -> int:
+    """Replay every agent and write its head, in batches from ``number`` on; return the next batch number. Checkpoints.
+
+    The store is acquired. What is held at a time is one entry an agent, and some hundred sessions.
+
+    Raises:
+        RecordError: a record cannot be read by this version.
+        StoreError: as ``Store``.
+    """
+    tail = await read_tail(store, 0)
+    agents = list(tail.last_seq)
+    models: dict[int, str] = {0: ""}
+    for start in range(0, len(agents), _SLICE):
+        some = agents[start : start + _SLICE]
+        heads = []
+        for agent, chain in zip(some, await store.load([(tail.last_seq[agent], 0) for agent in some]), strict=True):
+            session = Session(agent)
+            for record in chain:
+                session.apply(record)
+            if session.profile not in models:
+                models[session.profile] = await _model_of(store, session.profile)
+            heads.append(msgspec.structs.replace(session.head(), model=models[session.profile]))
+        await _commit(store, number, heads, None)
+        number += 1
+    statistics = await store.statistics()
+    await _commit(store, number, [], statistics.records)
+    return number + 1
+
+
+async def _commit(store: Store, number: int, heads: list[Head], heads_seq: int | None) -> None:
+    await store.commit(Batch(number, (), heads, heads_seq))
+
+
+async def _model_of(store: Store, seq: int) -> str:
+    """The model that the profile in record ``seq`` names; empty where it cannot be read, since this only shows it."""
+    found: list[Record] = await store.scan(seq - 1, limit=1)
+    for record in found:
+        try:
+            for fact in decode_facts(record.facts):
+                if isinstance(fact, Content):
+                    return msgspec.convert(cbor2.loads(fact.body), Profile).model
+        except (RecordError, cbor2.CBORDecodeError, msgspec.ValidationError, ValueError):
+            return ""
+    return ""
