@@ -21,7 +21,7 @@ __all__ = ["AskedForHelp", "AskedForVersion", "DemoOptions", "InspectOptions", "
 
 DEFAULT_WAIT_SECONDS = 7_200.0
 
-_LATER_FLAGS = {"--fork-session": 0, "--mcp-config": 1, "--add-dir": 1, "--fallback-model": 1, "--trust": 0}
+_LATER_FLAGS = {"--mcp-config": 1, "--add-dir": 1, "--fallback-model": 1, "--trust": 0}
 """Flags of the contract that this version does not have yet, and how many values each takes."""
 
 _INSPECT = ("ls", "show", "tree")
@@ -47,6 +47,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None
     continue_newest: bool
     resume: str | None
+    fork_session: bool
     session_id: str | None
     max_turns: int | None
     max_budget_usd: float | None
@@ -168,6 +169,7 @@ def _run_parser() -> _Parser:
     add("--store", type=_filled, metavar="URL", help="sqlite:PATH; without it each run has a file of its own")
     add("-c", "--continue", dest="continue_newest", action="store_true", help="go on with the newest session here")
     add("-r", "--resume", type=_filled, metavar="ID", help="go on with that session")
+    add("--fork-session", action="store_true", help="with -c or -r: as a new session, from its last turn that ended")
     add("--session-id", type=_uuid, metavar="UUID", help="the id of the new session")
     add("--max-turns", type=_positive_int, metavar="N", help="model calls before the turn is ended")
     add("--max-budget-usd", type=_positive_number, metavar="USD", help="what the whole tree may cost")
@@ -318,6 +320,7 @@ def _run_options(parser: _Parser, argv: Sequence[str]) -> Options:
         store=found.store,
         continue_newest=found.continue_newest,
         resume=found.resume,
+        fork_session=found.fork_session,
         session_id=found.session_id,
         max_turns=found.max_turns,
         max_budget_usd=found.max_budget_usd,
@@ -343,8 +346,10 @@ def _refuse_contradictions(found: argparse.Namespace) -> None:
         other = goes_on or ("--store" if found.store else "--takeover" if found.takeover else "")
         if other:
             raise CommandLineError(f"--no-session keeps nothing, so {other} cannot go with it")
-    if goes_on and found.session_id:
-        raise CommandLineError(f"--session-id names a new session, so {goes_on} cannot go with it")
+    if found.fork_session and not goes_on:
+        raise CommandLineError("--fork-session goes with -c or -r, which name the session to fork")
+    if goes_on and found.session_id and not found.fork_session:
+        raise CommandLineError(f"--session-id names a new session, so {goes_on} cannot go with it; add --fork-session")
     if not found.print:
         for flag, given in (
             ("--output-format", found.output_format != "text"),

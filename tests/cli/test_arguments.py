@@ -63,6 +63,8 @@ def test_without_p_it_is_the_terminal_that_begins_with_the_prompt() -> None:
         (("ls", "--nope"), "--nope"),
         (("tree", "a", "b"), "b"),
         (("demo", "--agents", "0"), "--agents"),
+        (("-p", "x", "--fork-session"), "-c or -r"),
+        (("-p", "x", "-c", "--session-id", "01234567-89ab-cdef-0123-456789abcdef"), "--fork-session"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(argv: tuple[str, ...], told: str) -> None:
@@ -76,7 +78,6 @@ def test_a_mistake_is_named_in_one_line(argv: tuple[str, ...], told: str) -> Non
 @pytest.mark.parametrize(
     "argv",
     [
-        ("-p", "x", "--fork-session"),
         ("-p", "x", "--mcp-config", "f"),
         ("-p", "x", "--add-dir", "d"),
         ("-p", "x", "--fallback-model", "m"),
