@@ -201,8 +201,9 @@ def main() -> None:
         args.latency = args.active * 60e-6
     path = parse_url(args.store).path
     _refuse_tmpfs(path.parent)
-    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        name.unlink(missing_ok=True)
+    for name in (path, *path.parent.glob(f"{path.name}[-.]*")):
+        if not name.is_dir():
+            name.unlink(missing_ok=True)
     server = Server(args.roots, args.active)
     written = _written_bytes()
     figures = trio.run(_run, args, server)

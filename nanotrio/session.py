@@ -19,7 +19,7 @@ running turn; a new turn reads all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import cbor2

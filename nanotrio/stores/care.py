@@ -118,7 +118,7 @@ class StoreCare:
         except StoreDamagedError as error:
             audit.add_problem(str(error))
         finally:
-            await _close(store)
+            await store.aclose()
         return CheckReport(
             url=self.url,
             records=audit.records,
@@ -149,7 +149,7 @@ class StoreCare:
             records, number = await self._save_into(store)
             await rebuild_heads(store, number)
         finally:
-            await _close(store)
+            await store.aclose()
         return RepairReport(target, is_new=True, records=records, lost=lost)
 
     async def copy(self, target: str) -> CopyReport:
@@ -174,9 +174,9 @@ class StoreCare:
                 await copy.commit(Batch(work.number, (), (), heads_seq))
                 await work.compare()
             finally:
-                await _close(copy)
+                await copy.aclose()
         finally:
-            await _close(source)
+            await source.aclose()
         return CopyReport(self.url, target, work.last_seq, heads)
 
     async def stats(self) -> StoreSummary:
@@ -204,7 +204,7 @@ class StoreCare:
                         uncertain += head.uncertain_nano
                 after = heads[-1].agent
         finally:
-            await _close(store)
+            await store.aclose()
         return StoreSummary(statistics, dict(agents), dict(outcomes), roots, unfinished, usage, spent, uncertain)
 
     async def _audit(self, store: Store, audit: Audit, heads_seq: int) -> None:
@@ -232,7 +232,7 @@ class StoreCare:
         except StoreDamagedError as error:
             return str(error)
         finally:
-            await _close(store)
+            await store.aclose()
         return ""
 
     async def _save_into(self, target: Store) -> tuple[int, int]:
@@ -251,7 +251,7 @@ class StoreCare:
                 await target.commit(Batch(number, records))
                 after, number = records[-1].seq, number + 1
         finally:
-            await _close(source)
+            await source.aclose()
         return after, number
 
     async def _remake(self) -> RepairReport:
@@ -263,11 +263,11 @@ class StoreCare:
             if self._address.scheme == "sqlite+rows":
                 await trio.to_thread.run_sync(drop_tables, self._address.path)
         finally:
-            await _close(store)
+            await store.aclose()
         if self._address.scheme == "sqlite+rows":
             # Whoever acquires a row store without tables makes them.
             store = await _acquired(self.url)
-            await _close(store)
+            await store.aclose()
         return RepairReport(self.url, is_new=False, records=records, lost="")
 
 
@@ -320,7 +320,7 @@ async def _acquired(url: str) -> Store:
     try:
         await store.acquire(this_process())
     except BaseException:
-        await _close(store)
+        await store.aclose()
         raise
     return store
 
@@ -334,7 +334,7 @@ async def _made(url: str) -> Store:
     store = await _acquired(url)
     records = (await store.statistics()).records
     if records:
-        await _close(store)
+        await store.aclose()
         raise StoreError(f"{url} holds {records} records; name a new store")
     return store
 
@@ -343,8 +343,3 @@ async def _open_damaged(address: Address) -> Store:
     if address.scheme == "jsonl":
         return await JsonlStore.open(address.path, salvage=True)
     return await open_store(address.url, read_only=True)
-
-
-async def _close(store: Store) -> None:
-    with trio.CancelScope(shield=True):
-        await store.aclose()

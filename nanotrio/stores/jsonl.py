@@ -32,7 +32,7 @@ from ..records import FORMAT_VERSION, Head, Record
 from .chains import Chains
 from .jsonl_heads import HeadsFile, Written, read_heads_at
 from .jsonl_lines import RELEASED, Claim, Counts, batch_block, line_of
-from .jsonl_log import Log, check_log, claim_segment, segment_path
+from .jsonl_log import Log, Segment, check_log, claim_segment, segment_path
 from .owner import refuse_if_alive
 from .raw_file import RawFile, explain_os
 from .store import Batch, Owner, StoreStatistics, Tenure
@@ -214,16 +214,14 @@ class JsonlStore:
         self._exists = True
         # The former owner sees the claim from here on, so what counts of its segment stands still.
         at = file.size
-        log = Log.read(self.path)
+        log.measure_again()
         self._warning = self._what_is_wrong(log)
         if epoch > 1:
-            counts = {each.number: each.end if each.counts is not None else 0 for each in log.segments[:-1]}
+            counts = {each.number: each.end if each.counts is not None else 0 for each in log.segments}
             line = line_of(Counts(counts))
             file.write(line, at, fsync=self._fsync)
             at += len(line)
-        segment = log.segments[-1]
-        segment.start, segment.counts, segment.end = at, {}, at
-        log.released, log.torn_bytes = False, 0
+        log.begin_segment(Segment(epoch, segment_path(self.path, epoch), claim, at, {}, at))
         heads = HeadsFile.read(self._heads_path)
         if heads.log_seq > log.last_seq:
             heads = heads.lost()

@@ -25,7 +25,7 @@ import msgspec
 
 from ..errors import StoreDamagedError
 from ..records import Head
-from .jsonl_lines import HEADS, MAX_FRONT_BYTES, crc_holds, head_line, heads_block, read_head, read_head_front
+from .jsonl_lines import HEADS, MAX_FRONT_BYTES, crc_holds, head_line, heads_block, read_head, read_head_fronts
 from .raw_file import RawFile
 
 __all__ = ["HeadsFile", "Written", "read_heads_at"]
@@ -193,19 +193,18 @@ class HeadsFile:
         if epoch < self._epoch:
             return True
         self._epoch = epoch
-        lines = body.split(b"\n")[:-1]
-        if len(lines) != int(front[2]):
+        try:
+            heads = read_head_fronts(body)
+        except msgspec.DecodeError:
             return False
-        for line in lines:
-            try:
-                head = read_head_front(line)
-            except msgspec.DecodeError:
-                return False
+        if len(heads) != int(front[2]) or len(heads) != body.count(b"\n"):
+            return False
+        for head, line in zip(heads, re.finditer(b"[^\n]*\n", body), strict=True):
             if not 0 < head.agent <= _MAX_AGENT:
                 return False
-            self._enter(head.agent, at, unfinished=head.unfinished)
-            at += len(line) + 1
-        self._count_lines(lines)
+            self._enter(head.agent, at + line.start(), unfinished=head.unfinished)
+        self._lines += len(heads)
+        self._line_bytes += len(body)
         self.log_seq, self.heads_seq = max(self.log_seq, int(front[4])), int(front[5])
         return True
 

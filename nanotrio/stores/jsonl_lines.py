@@ -43,7 +43,7 @@ __all__ = [
     "is_beginning",
     "line_of",
     "read_head",
-    "read_head_front",
+    "read_head_fronts",
     "read_records",
 ]
 
@@ -151,5 +151,5 @@ def head_line(head: Head) -> bytes:
 read_head = msgspec.json.Decoder(Head).decode
 """Returns the head in a line."""
 
-read_head_front = msgspec.json.Decoder(HeadFront).decode
-"""Returns what an index needs of the head in a line, at a third of the cost."""
+read_head_fronts = msgspec.json.Decoder(HeadFront).decode_lines
+"""Returns what an index needs of the heads in lines, at a third of the cost."""

@@ -127,6 +127,21 @@ class Log:
         self._read_segment(segment, None)
         return True
 
+    def measure_again(self) -> None:
+        """Take in what the owner of the last segment wrote before it could see that it is fenced.
+
+        Raises:
+            StoreDamagedError, OSError: as ``read``.
+        """
+        if self.segments and self.segments[-1].counts is not None:
+            self._read_segment(self.segments[-1], None)
+            self._check_last()
+
+    def begin_segment(self, segment: Segment) -> None:
+        """Go on in a new segment."""
+        self.segments.append(segment)
+        self.released, self.torn_bytes = False, 0
+
     def enter(self, first: int, count: int, start: int, end: int) -> None:
         """Note a batch that was written to the last segment."""
         self._starts.append(start)
@@ -405,7 +420,8 @@ def _refuse_gap(path: Path, missing: int) -> None:
             place = path.with_name(name)
             if place.stat().st_size and RawFile(place).read(0, 17) == b'{"nanotrio":"log"':
                 raise StoreDamagedError(
-                    f"{segment_path(path, missing)} is missing, and {place} goes on from it; put it back"
+                    f"{segment_path(path, missing)} is missing, and {place} goes on from it; "
+                    "put it back, or move all of the store away"
                 )
 
 

@@ -93,14 +93,25 @@ class _Asked:
         db.authorizer = _reads_only
         self._db = db
         try:
-            cursor = db.execute(self.sql) if not self._is_over else db.execute("SELECT 1 LIMIT 0")
-            columns = tuple([name for name, *_ in cursor.description]) if cursor.description else ()
+            if self._is_over:
+                return Answer((), [], is_cut=False, behind=0)
+            columns: list[str] = []
+
+            def note_columns(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+                # Once it has run, a query without a row has no columns to tell any more.
+                columns[:] = [name for name, *_ in cursor.get_description()]
+                return True
+
+            cursor = db.cursor()
+            cursor.exec_trace = note_columns
             rows: list[tuple[Value, ...]] = []
-            for row in cursor:
+            is_cut = False
+            for row in cursor.execute(self.sql):
                 if len(rows) == self.limit:
-                    return Answer(columns, rows, is_cut=True, behind=last - done)
+                    is_cut = True
+                    break
                 rows.append(row)
-            return Answer(columns, rows, is_cut=False, behind=last - done)
+            return Answer(tuple(columns), rows, is_cut=is_cut, behind=last - done)
         except (apsw.SQLError, apsw.AuthError, apsw.ReadOnlyError, apsw.MisuseError) as error:
             raise UsageError(f"the query cannot be run: {error}") from error
 

@@ -81,7 +81,7 @@ def _fork(runtime: Runtime, source: Session, profile: Profile, session_id: str, 
         raise ClosedError("the swarm is closing; nothing can be forked in it any more")
     if source.ended is None:
         raise UsageError(
-            f"{source.name} has not ended a turn yet, so there is nothing to go on from; wait for it, or resume it first"
+            f"{source.name} has not ended a turn yet, so a fork has nothing to go on from; wait for it, or resume it"
         )
     session = source.fork(runtime.next_agent)
     session.limits = None if has_limits else source.limits

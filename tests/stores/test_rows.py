@@ -126,7 +126,7 @@ EXPECTED = {
 }
 
 
-async def _write(path: Path, records: Sequence[Record], sizes: Sequence[int], *, rows: bool = True) -> None:
+async def write_log(path: Path, records: Sequence[Record], sizes: Sequence[int], *, rows: bool = True) -> None:
     store = await SqliteStore.open(path, rows=rows)
     tenure = await store.acquire(this_process())
     at, number = tenure.last_seq, 0
@@ -140,20 +140,20 @@ async def _write(path: Path, records: Sequence[Record], sizes: Sequence[int], *,
 
 @pytest.mark.parametrize("sizes", [(1,), (3,), (7,), (100,), (2, 9, 1)])
 async def test_every_fact_finds_its_place_however_batches_are_cut(sizes: tuple[int, ...], tmp_path: Path) -> None:
-    await _write(tmp_path / "rows.db", LOG, sizes)
+    await write_log(tmp_path / "rows.db", LOG, sizes)
     for sql, expected in EXPECTED.items():
         assert (await query(f"sqlite+rows:{tmp_path}/rows.db", sql)).rows == expected
 
 
 async def test_what_was_written_without_rows_is_made_up_for(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
-    await _write(path, LOG[:5], (2,), rows=False)
+    await write_log(path, LOG[:5], (2,), rows=False)
     with pytest.raises(UsageError, match=r"has no tables; opened once as sqlite\+rows:"):
         await query(f"sqlite:{path}", "SELECT 1")
-    await _write(path, LOG[:9], (3,))
-    await _write(path, LOG[:12], (3,), rows=False)
+    await write_log(path, LOG[:9], (3,))
+    await write_log(path, LOG[:12], (3,), rows=False)
     assert (await query(f"sqlite:{path}", "SELECT count(*) FROM agents")).behind == 3
-    await _write(path, LOG, (3,))
+    await write_log(path, LOG, (3,))
     for sql, expected in EXPECTED.items():
         answer = await query(f"sqlite:{path}", sql)
         assert (answer.rows, answer.behind) == (expected, 0)
@@ -162,7 +162,7 @@ async def test_what_was_written_without_rows_is_made_up_for(tmp_path: Path) -> N
 async def test_a_record_that_nobody_understands_is_in_the_log_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
     odd = [Record(1, 0, 1, 0, b"\xff"), _record(2, 1, Spawned(0, 1, 0, "root.1", 0))]
-    await _write(path, odd, (2,))
+    await write_log(path, odd, (2,))
     assert (await query(f"sqlite:{path}", "SELECT seq, unread FROM rows_mark")).rows == [(2, 1)]
     assert (await query(f"sqlite:{path}", "SELECT name FROM agents")).rows == [("root.1",)]
 
@@ -202,7 +202,7 @@ def test_changes_of_one_row_stay_in_order_and_part_ways() -> None:
 async def test_a_query_that_is_wrong_or_would_write_is_refused_in_one_line(
     sql: str, words: str, tmp_path: Path
 ) -> None:
-    await _write(tmp_path / "rows.db", LOG, (100,))
+    await write_log(tmp_path / "rows.db", LOG, (100,))
     with pytest.raises(UsageError, match=words):
         await query(f"sqlite+rows:{tmp_path}/rows.db", sql)
 
@@ -215,13 +215,13 @@ async def test_a_store_that_has_no_tables_says_how_to_get_them(tmp_path: Path) -
 
 
 async def test_an_answer_is_cut_at_the_limit_and_says_so(tmp_path: Path) -> None:
-    await _write(tmp_path / "rows.db", LOG, (100,))
+    await write_log(tmp_path / "rows.db", LOG, (100,))
     answer = await query(f"sqlite+rows:{tmp_path}/rows.db", "SELECT seq FROM mail ORDER BY seq", limit=2)
     assert (answer.columns, answer.rows, answer.is_cut) == (("seq",), [(2,), (5,)], True)
 
 
 async def test_a_query_that_would_run_for_ever_ends_when_cancelled(tmp_path: Path) -> None:
-    await _write(tmp_path / "rows.db", LOG, (100,))
+    await write_log(tmp_path / "rows.db", LOG, (100,))
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with trio.move_on_after(0.2) as scope:
         await query(f"sqlite+rows:{tmp_path}/rows.db", endless)
@@ -264,7 +264,7 @@ async def test_the_tables_of_a_real_swarm_answer_real_questions(tmp_path: Path) 
 
 
 def test_foreign_keys_hold_in_a_log_that_a_swarm_wrote(tmp_path: Path) -> None:
-    trio.run(_write, tmp_path / "rows.db", LOG, (100,))
+    trio.run(write_log, tmp_path / "rows.db", LOG, (100,))
     connection = apsw.Connection(str(tmp_path / "rows.db"))
     assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     assert connection.execute("PRAGMA integrity_check").get == "ok"
@@ -273,7 +273,7 @@ def test_foreign_keys_hold_in_a_log_that_a_swarm_wrote(tmp_path: Path) -> None:
 
 async def test_a_full_transaction_fails_with_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
-    await _write(path, LOG[:4], (100,))
+    await write_log(path, LOG[:4], (100,))
     connection = apsw.Connection(str(path))
     connection.execute("CREATE TRIGGER no BEFORE INSERT ON usage BEGIN SELECT raise(ABORT, 'not today'); END")
     store = await SqliteStore.open(path, rows=True)

@@ -40,7 +40,7 @@ async def main(url: str, seed: int) -> None:
         group = []
         for seq in range(first, first + count):
             agent = chance.randrange(1, 60)
-            filling = bytes(chance.choice((10, 100, 5000)))
+            filling = bytes(chance.choice((10, 100, 1000)))
             group.append(Record(seq, last[agent], agent, 0, struct.pack("<qq", first, count) + filling))
             last[agent] = seq
         journal.append_nowait(group)
@@ -54,7 +54,7 @@ async def main(url: str, seed: int) -> None:
 
     async def hasty() -> None:
         while True:
-            for _ in range(chance.randrange(100)):
+            for _ in range(chance.randrange(30)):
                 append()
             await journal.room()
             await trio.sleep(chance.random() * 0.01)
