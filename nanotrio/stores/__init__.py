@@ -4,6 +4,7 @@ from .address import open_store, parse_url
 from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary
 from .memory import MemoryStore
 from .owner import state_of, this_process
+from .pruning import PruneReport
 from .query import Answer, query
 from .store import Batch, Owner, Store, StoreStatistics, Tenure
 from .tail import Tail, read_tail
@@ -15,6 +16,7 @@ __all__ = [
     "CopyReport",
     "MemoryStore",
     "Owner",
+    "PruneReport",
     "RepairReport",
     "Store",
     "StoreCare",

@@ -1,10 +1,7 @@
-"""The care of stores: look one through, save what can be read, copy it, count what is in it.
+"""The care of stores: look one through, save what can be read, copy it, drop what is old, count what is in it.
 
-Nothing here changes a log. What is damaged is saved into a new store, never in place; what is only a cache, heads and
-tables, is made anew where it lies.
-
-Leaving finished agents out to save room (``prune``) is not here: numbers without gaps are what every driver and every
-reopen relies on, so that takes a form of the log that says which numbers are gone.
+Nothing here changes a log. What is damaged is saved into a new store, and what is young is kept in a new one, never in
+place; what is only a cache, heads and tables, is made anew where it lies.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from .address import Address, open_store, parse_url
 from .audit import Audit
 from .jsonl import JsonlStore
 from .owner import this_process
+from .pruning import PruneReport, prune_into
 from .rebuilding import rebuild_heads
 from .sqlite_file import find_problems
 from .sqlite_rows import drop_tables
@@ -178,6 +176,27 @@ class StoreCare:
         finally:
             await source.aclose()
         return CopyReport(self.url, target, work.last_seq, heads)
+
+    async def prune(self, into: str, older_than_us: int) -> PruneReport:
+        """Copy all but finished sessions older than ``older_than_us`` (Unix time) into a new store at ``into``.
+
+        This store stays as it is; put the new one in its place once it was looked at. What is kept has its numbers,
+        ids and bytes, and every unfinished tree is kept whole (see ``stores/pruning.py``).
+
+        Raises:
+            StoreOwnedError: agents run in it.
+            StoreError: it cannot be read whole, or the target is no new store.
+        """
+        source = await _acquired(self.url)
+        try:
+            await rebuild_heads(source, 1, after=(await source.statistics()).heads_seq)
+            target = await _made(into)
+            try:
+                return await prune_into(source, target, older_than_us, (self.url, into))
+            finally:
+                await target.aclose()
+        finally:
+            await source.aclose()
 
     async def stats(self) -> StoreSummary:
         """Count what is in the store, by its heads; beside a running owner too.
