@@ -15,6 +15,15 @@ from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
+from .care_arguments import (
+    ExportOptions,
+    SqlOptions,
+    StoreOptions,
+    add_export,
+    add_sql,
+    add_store,
+    made_options,
+)
 from .exits import CommandLineError
 
 __all__ = ["AskedForHelp", "AskedForVersion", "DemoOptions", "InspectOptions", "Options", "RunOptions", "parse"]
@@ -25,8 +34,9 @@ _LATER_FLAGS = {"--mcp-config": 1, "--add-dir": 1, "--fallback-model": 1, "--tru
 """Flags of the contract that this version does not have yet, and how many values each takes."""
 
 _INSPECT = ("ls", "show", "tree")
-_LATER_COMMANDS = ("map", "attach", "cancel", "export", "store", "host", "doctor")
-_COMMANDS = (*_INSPECT, "demo", *_LATER_COMMANDS)
+_CARE = ("store", "export", "sql")
+_LATER_COMMANDS = ("map", "attach", "cancel", "host", "doctor")
+_COMMANDS = (*_INSPECT, "demo", *_CARE, *_LATER_COMMANDS)
 
 _MODES = {
     "manual": "manual",
@@ -94,7 +104,16 @@ class AskedForVersion(msgspec.Struct, frozen=True):
     """``--version``."""
 
 
-Options: TypeAlias = RunOptions | InspectOptions | DemoOptions | AskedForHelp | AskedForVersion
+Options: TypeAlias = (
+    RunOptions
+    | InspectOptions
+    | DemoOptions
+    | StoreOptions
+    | ExportOptions
+    | SqlOptions
+    | AskedForHelp
+    | AskedForVersion
+)
 
 
 class _HelpError(Exception):
@@ -156,6 +175,9 @@ def _run_parser() -> _Parser:
         description="An agent harness for swarms. Without -p it opens a prompt on the terminal.",
         epilog="commands:\n  nanotrio ls             list sessions\n  nanotrio show [ID]      print a conversation\n"
         "  nanotrio tree [ID]      print a tree of agents\n"
+        "  nanotrio export [ID]    print a session as JSON lines or Markdown\n"
+        "  nanotrio sql QUERY      ask a row store\n"
+        "  nanotrio store ACTION   check, repair, prune, copy or count a store\n"
         "  nanotrio demo           watch a swarm run, die and finish\n"
         "\nA session's ID is its UUID or the beginning of it; UUID/NAME.N is an agent in it.",
     )
@@ -236,6 +258,8 @@ def parse(argv: Sequence[str]) -> Options:
         name, rest = command
         if name in _LATER_COMMANDS:
             raise CommandLineError(f"nanotrio {name} is not in this version")
+        if name in _CARE:
+            return _care_options(name, rest)
         return _demo_options(rest) if name == "demo" else _inspect_options(name, rest)
     except _HelpError as met:
         return AskedForHelp(str(met))
@@ -258,6 +282,18 @@ def _inspect_options(name: str, argv: Sequence[str]) -> InspectOptions:
         json=found.json,
         all=getattr(found, "all", False),
     )
+
+
+def _care_options(name: str, argv: Sequence[str]) -> Options:
+    parser = _Parser(prog=f"nanotrio {name}", allow_abbrev=False)
+    match name:
+        case "store":
+            add_store(parser, _filled, _Parser)
+        case "export":
+            add_export(parser, _filled)
+        case _:
+            add_sql(parser, _filled, _positive_int)
+    return made_options(name, parser.parse_args(argv))
 
 
 def _demo_options(argv: Sequence[str]) -> DemoOptions:

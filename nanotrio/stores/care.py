@@ -105,11 +105,11 @@ class StoreCare:
         """
         audit = Audit()
         warning = ""
-        if self._address.scheme.startswith("sqlite"):
-            for problem in await trio.to_thread.run_sync(find_problems, self._address.path):
-                audit.add_problem(problem)
         store = await open_store(self.url, read_only=True)
         try:
+            if self._address.scheme.startswith("sqlite"):
+                for problem in await trio.to_thread.run_sync(find_problems, self._address.path):
+                    audit.add_problem(problem)
             statistics = await store.statistics()
             warning = statistics.warning
             await self._audit(store, audit, statistics.heads_seq)

@@ -19,7 +19,8 @@ _SLICE = 256
 async def rebuild_heads(store: Store, number: int, *, after: int = 0) -> int:
     """Replay every agent and write its head, in batches from ``number`` on; return the next batch number. Checkpoints.
 
-    With ``after``, up to which heads are true, only those that have later records. The store is acquired. What is held at a time is one entry an agent, and some hundred sessions.
+    With ``after``, up to which heads are true, only agents with later records are replayed. The store is acquired.
+    What is held at a time is one entry an agent, and some hundred sessions.
 
     Raises:
         RecordError: a record cannot be read by this version.

@@ -115,7 +115,7 @@ async def test_a_store_in_use_and_a_target_that_holds_something_are_refused(tmp_
     with pytest.raises(StoreOwnedError):
         await StoreCare(url).prune(f"{url}.pruned", moment)
     await store.aclose()
-    assert not Path(f"{tmp_path}/store.pruned").exists()
+    assert not (tmp_path / "store.pruned").exists()
 
 
 async def _copied(url: str) -> str:
