@@ -56,8 +56,6 @@ class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=Tru
     """Tokens of all classes over the agent's life; None is no cap."""
     max_mailbox: int = 1_000
     """Unread mails of one agent."""
-    max_notice_lines: int = 50
-    """Lines in one rendered notice; the rest is counted."""
     max_attempts: int = 6
     """Tries of one model call."""
     max_bad_calls: int = 3

@@ -268,7 +268,9 @@ def _with_unique_ids(parts: Sequence[object], salt: int) -> tuple[object, ...]:
     named: list[object] = []
     for index, part in enumerate(parts):
         if isinstance(part, ToolCall):
-            call_id = f"call_{salt}_{index}" if not part.id or part.id in seen else part.id
+            call_id = part.id
+            while not call_id or call_id in seen:
+                call_id = f"call_{salt}_{index}_{len(call_id)}"
             seen.add(call_id)
             named.append(part if call_id == part.id else msgspec.structs.replace(part, id=call_id))
         else:

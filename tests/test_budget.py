@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from nanotrio.budget import Ledger
 from tests import counts
@@ -69,9 +69,6 @@ class Ledgers(RuleBasedStateMachine):
 
 
 def test_no_sequence_passes_a_cap() -> None:
-    from hypothesis import settings
-    from hypothesis.stateful import run_state_machine_as_test
-
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Ledgers, settings=settings(max_examples=counts.EXAMPLES, stateful_step_count=25, deadline=None)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import cbor2
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,8 +77,6 @@ def test_a_newer_versions_fields_are_passed_over_and_survive_copying() -> None:
     facts = cbor2.dumps([["ended", "call_1", "out", False, "", {"new": 1}, 7], ["settled", "later"]])
     record = Record(1, 0, 1, 0, facts)
     assert decode_facts(record.facts) == (ToolEnded("call_1", "out"), Settled())
-
-    import msgspec
 
     copied = msgspec.structs.replace(record, seq=9, prev=4)
     assert copied.facts == facts

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from nanotrio.limits import Limits
 from nanotrio.messages import Part, StopReason, Text, ToolCall, ToolResult, Usage
-from nanotrio.records import Fact, MailArrived, Replied, Reserved, Spawned, ToolEnded, TurnEnded, TurnStarted
+from nanotrio.records import (
+    Fact,
+    MailArrived,
+    Replied,
+    Reserved,
+    Spawned,
+    ToolEnded,
+    TurnEnded,
+    TurnStarted,
+    decode_facts,
+)
 from nanotrio.session import Session
 from nanotrio.turn import (
     CUT_OFF,
@@ -86,8 +96,6 @@ def test_neither_function_changes_the_session(seed: int, rounds: int) -> None:
 def test_every_turn_that_began_ended_once(seed: int, rounds: int) -> None:
     life = Life(seed)
     life.run(rounds)
-    from nanotrio.records import decode_facts
-
     open_turn = 0
     for record in life.records:
         for fact in decode_facts(record.facts):
@@ -140,7 +148,9 @@ def test_a_call_with_a_problem_never_runs_and_is_answered_at_once() -> None:
     assert [each.id for each in effect.calls] == ["b"]
 
 
-@pytest.mark.parametrize("ids", [("", ""), ("a", "a"), ("", "a", "a", "")])
+@pytest.mark.parametrize(
+    "ids", [("", ""), ("a", "a"), ("", "a", "a", ""), ("call_1_1_1", "x", "x"), ("call_1_1_1", "x", "x", "call_1_2_1")]
+)
 def test_calls_that_share_an_id_or_have_none_get_their_own(ids: tuple[str, ...]) -> None:
     session = begun()
     take(session, reply(*[call(each) for each in ids]))

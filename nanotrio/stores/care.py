@@ -15,7 +15,7 @@ import trio
 from ..errors import StoreDamagedError, StoreError
 from ..messages import Usage
 from ..records import Record
-from .address import Address, open_store, parse_url
+from .address import open_store, parse_url
 from .audit import Audit
 from .jsonl import JsonlStore
 from .owner import this_process
@@ -256,7 +256,7 @@ class StoreCare:
 
     async def _save_into(self, target: Store) -> tuple[int, int]:
         """Copy the records that can be read, as far as they follow each other; return the last and the next batch."""
-        source = await _open_damaged(self._address)
+        source = await _open_damaged(self.url)
         try:
             after, number, limit = 0, 1, _SLICE
             while limit:
@@ -358,7 +358,8 @@ async def _made(url: str) -> Store:
     return store
 
 
-async def _open_damaged(address: Address) -> Store:
+async def _open_damaged(url: str) -> Store:
+    address = parse_url(url)
     if address.scheme == "jsonl":
         return await JsonlStore.open(address.path, salvage=True)
-    return await open_store(address.url, read_only=True)
+    return await open_store(url, read_only=True)

@@ -237,7 +237,8 @@ class JsonlStore:
         if log.damage:
             return log.damage
         if not log.torn_bytes:
-            return ""
+            lost = "is damaged and does not count; what it held is made anew from the log"
+            return f"{self._heads_path} {lost}" if self._heads.is_lost else ""
         return (
             f"the last {log.torn_bytes} bytes of {log.torn_path} were cut short by a crash and do not count; "
             "nothing in them was acknowledged"

@@ -18,7 +18,7 @@ import array
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -51,7 +51,6 @@ class HeadsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.count = 0
-        self.last_agent = 0
         self.heads_seq = 0
         self.is_lost = False
         """Whether the file was there and counts for nothing."""
@@ -82,6 +81,11 @@ class HeadsFile:
         heads = HeadsFile(self.path)
         heads.is_lost = True
         return heads
+
+    @property
+    def last_agent(self) -> int:
+        """The greatest agent that has a head, 0 for none."""
+        return len(self._view[1]) - 1
 
     @property
     def size(self) -> int:
@@ -143,8 +147,7 @@ class HeadsFile:
 
     def enter(self, written: Written) -> None:
         """Let the heads of a block count."""
-        for head, offset in zip(written.heads, written.offsets, strict=True):
-            self._enter(head.agent, offset, unfinished=head.unfinished)
+        self._enter([(head.agent, head.unfinished) for head in written.heads], written.offsets)
         self.heads_seq = written.true_to
 
     def select(
@@ -174,18 +177,24 @@ class HeadsFile:
             agent += limit
         return found[:limit]
 
-    def _enter(self, agent: int, offset: int, *, unfinished: bool) -> None:
-        offsets = self._view[1]
-        if agent >= len(offsets):
-            if agent > _MAX_AGENT:
-                raise StoreDamagedError(f"{self.path} names agent {agent}, which cannot be; remove the file")
-            offsets.frombytes(bytes(8 * (agent + 1 - len(offsets))))
-        self.count += not offsets[agent]
-        self.last_agent = max(self.last_agent, agent)
-        offsets[agent] = offset
-        if unfinished != (agent in self._unfinished):
-            (self._unfinished.add if unfinished else self._unfinished.discard)(agent)
-            self._ordered = None
+    def _enter(self, heads: Iterable[tuple[int, bool]], offsets: Iterable[int]) -> None:
+        """Note heads, each an agent and whether it is unfinished, and where they lie."""
+        known, open_ones = self._view[1], self._unfinished
+        count = 0
+        for (agent, unfinished), offset in zip(heads, offsets, strict=True):
+            if agent >= len(known):
+                if agent > _MAX_AGENT:
+                    raise StoreDamagedError(f"{self.path} names agent {agent}, which cannot be; remove the file")
+                known.frombytes(bytes(8 * (agent + 1 - len(known))))
+            if not known[agent]:
+                count += 1
+            known[agent] = offset
+            if unfinished:
+                open_ones.add(agent)
+            elif agent in open_ones:
+                open_ones.discard(agent)
+        self.count += count
+        self._ordered = None
 
     def _take_block(self, front: re.Match[bytes], at: int, body: bytes) -> bool:
         """Enter a block that was read; False where it holds no heads."""
@@ -199,10 +208,11 @@ class HeadsFile:
             return False
         if len(heads) != int(front[2]) or len(heads) != body.count(b"\n"):
             return False
-        for head, line in zip(heads, re.finditer(b"[^\n]*\n", body), strict=True):
-            if not 0 < head.agent <= _MAX_AGENT:
-                return False
-            self._enter(head.agent, at + line.start(), unfinished=head.unfinished)
+        pairs = [(head.agent, head.unfinished) for head in heads]
+        if pairs and not 0 < min(pairs)[0] <= max(pairs)[0] <= _MAX_AGENT:
+            return False
+        # A line begins where the one before it ends.
+        self._enter(pairs, [at, *[at + end.end() for end in re.finditer(b"\n", body)]][:-1])
         self._lines += len(heads)
         self._line_bytes += len(body)
         self.log_seq, self.heads_seq = max(self.log_seq, int(front[4])), int(front[5])

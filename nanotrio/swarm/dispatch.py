@@ -27,6 +27,7 @@ from ..tools import (
     ToolOutput,
     Verdict,
     WaitFor,
+    fit_output,
     judge,
     strictest,
     tool_name,
@@ -163,6 +164,8 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
     approve = runtime.settings.approve
     if isinstance(verdict, Ask) and approve is not None:
         runtime.append()
+        runtime.slots.release(node)
+        node.waiting_for = "a person"
         try:
             answer = await approve(Approval(node.id, node.name, job.call, verdict.text))
         except Exception as error:  # noqa: BLE001 - what cannot be asked is not allowed, and ends no agent
@@ -172,6 +175,9 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
                 verdict = Allow()
             elif answer is not None:
                 verdict = Deny(f"{job.call.name} was refused by the person who was asked; do without it")
+        finally:
+            node.waiting_for = ""
+        await runtime.slots.acquire(node)
     verdict = without_person(verdict)
     if isinstance(verdict, Deny):
         _answer(runtime, node, job.call, verdict.text, is_error=True)
@@ -182,14 +188,13 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
 async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     """Run one job and record its result."""
     if job.pending is not None:
-        output = await _wait(runtime, node, job.pending)
+        output = await fit_output(_context(runtime, node, job.call), await _wait(runtime, node, job.pending))
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))
         output = await _call(runtime, node, job)
-    if output is not None:
-        _answer(runtime, node, job.call, output.content, is_error=output.is_error)
-        runtime.append()
+    _answer(runtime, node, job.call, output.content, is_error=output.is_error)
+    runtime.append()
 
 
 async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
@@ -213,7 +218,7 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
         return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
 
 
-async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput | None:
+async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:
     """Wait without a slot for what the call asked for."""
     runtime.slots.release(node)
     node.waiting_for = "agents" if isinstance(pending, WaitFor) else "a subtree to end"

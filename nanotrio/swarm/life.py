@@ -104,12 +104,13 @@ async def _live_on(runtime: Runtime, node: Node) -> bool:
         try:
             return await _live(runtime, node)
         except Exception as error:
-            if runtime.journal.failed is not None:  # nothing can be written any more, and the swarm is being ended
-                await trio.sleep_forever()
-            if node.session.turn is None:
-                raise
-            _log.exception("the turn of %s broke", node.name)
-            runtime.absorb(node, Stop("failed", f"nanotrio broke: {type(error).__name__}: {error}"))
+            if runtime.journal.failed is None:
+                if node.session.turn is None:
+                    raise
+                _log.exception("the turn of %s broke", node.name)
+                runtime.absorb(node, Stop("failed", f"nanotrio broke: {type(error).__name__}: {error}"))
+                continue
+        await trio.sleep_forever()  # nothing can be written any more, and the swarm is being ended
 
 
 async def _live(runtime: Runtime, node: Node) -> bool:

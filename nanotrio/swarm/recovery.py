@@ -18,6 +18,7 @@ from ..stores import Store, Tail, read_tail
 from ..turn import Restart
 from .node import Node
 from .runtime import Runtime
+from .settling import close_unstarted
 from .tree import make_node
 
 __all__ = ["load_sessions", "read_heads", "read_profiles", "resume_tree", "tail_heads"]
@@ -154,10 +155,27 @@ def _restart(runtime: Runtime, nodes: Sequence[Node]) -> None:
             )
             runtime.absorb(node, Restart(repeatable))
         runtime.count(node)
+    _end_cut_off(runtime, nodes)
     for node in nodes:
-        if node.session.is_unfinished:
+        if node.session.is_unfinished and node.sealed is None:
             runtime.slots.enqueue(node)
     runtime.append()
+
+
+def _end_cut_off(runtime: Runtime, nodes: Sequence[Node]) -> None:
+    """End those whom an ancestor's final turn had named as cut off, and whom the crash left before they were ended."""
+    for node in nodes:  # each after its parent
+        parent = node.parent
+        if parent is None or not node.is_counted:
+            continue
+        ended = parent.session.ended
+        if parent.sealed or (parent.session.status == "settling" and ended is not None and ended.fact.survivors):
+            node.sealed = "cancelled"
+            node.stop = ("cancelled", f"{parent.name} had ended its turn")
+            node.is_told = True
+    for node in reversed(nodes):
+        if node.sealed == "cancelled" and node.is_counted:
+            close_unstarted(runtime, node)
 
 
 def _is_repeatable(node: Node, name: str) -> bool:

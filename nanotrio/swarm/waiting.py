@@ -14,7 +14,12 @@ __all__ = ["answer_wait", "status_of"]
 async def answer_wait(runtime: Runtime, node: Node, pending: WaitFor) -> ToolOutput:
     """Wait as asked and return one paragraph an agent."""
     nodes = [runtime.nodes[agent] for agent in pending.agents if agent in runtime.nodes]
-    await wait_for(runtime, nodes, pending.mode, pending.timeout_seconds)
+    awaited = nodes
+    if pending.mode == "any" and any(each.is_counted for each in nodes):
+        # The first that the agent was not told of yet: else one that ended long ago would answer every such call.
+        untold = {mail.sender for mail in node.session.unread if mail.kind == "child"}
+        awaited = [each for each in nodes if each.is_counted or each.id in untold]
+    await wait_for(runtime, awaited, pending.mode, pending.timeout_seconds)
     finished = [each for each in nodes if not each.is_counted]
     ids = {each.id for each in finished}
     told = tuple([mail.seq for mail in node.session.unread if mail.kind == "child" and mail.sender in ids])

@@ -149,7 +149,7 @@ def wait_agents(
     """Wait until agents have ended and return what each came to; those that have not are named.
 
     ids: NAME.N of each; all your children by default.
-    mode: "all" waits for every one, "any" for the first.
+    mode: "all" waits for every one, "any" for the next that ends.
     timeout_seconds: return what there is after this long.
     """
     tree = _tree(context)

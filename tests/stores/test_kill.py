@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import struct
@@ -17,19 +18,17 @@ from nanotrio.records import Record
 from nanotrio.stores.address import open_store
 from nanotrio.stores.owner import this_process
 from nanotrio.stores.tail import read_tail
+from tests import counts
 
-KILLS = int(os.environ.get("NANOTRIO_KILLS") or 20)
 _WRITER = Path(__file__).with_name("write_until_killed.py")
 _ROOT = str(_WRITER.parents[2])
 
-STORES: list[tuple[str, Callable[[Path, int], str]]] = [
-    ("sqlite", lambda folder, number: f"sqlite:{folder}/{number}.db"),
-    ("sqlite+rows", lambda folder, number: f"sqlite+rows:{folder}/{number}.db"),
-    ("jsonl", lambda folder, number: f"jsonl:{folder}/{number}.jsonl"),
-]
-"""Kinds of store, each with its name and the address of its store of some number, a new one where that is new."""
 
-each_store = pytest.mark.parametrize("make_url", [make for _, make in STORES], ids=[name for name, _ in STORES])
+@pytest.fixture(params=["sqlite", "sqlite+rows", "jsonl"])
+def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Gives the address of a store that is not there yet, another one each time."""
+    numbers = itertools.count()
+    return lambda: f"{request.param}:{tmp_path}/{next(numbers)}.store"
 
 
 def _write_and_kill(url: str, seed: int) -> int:
@@ -58,13 +57,11 @@ def _check_groups(records: list[Record]) -> None:
         at += count
 
 
-@each_store
-def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged(
-    tmp_path: Path, make_url: Callable[[Path, int], str]
-) -> None:
-    known = number = 0
+def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged(new_url: Callable[[], str]) -> None:
+    url = new_url()
+    known = 0
 
-    async def look(url: str, acknowledged: int, seed: int) -> None:
+    async def look(acknowledged: int, seed: int) -> None:
         nonlocal known
         store = await open_store(url)
         tenure = await store.acquire(this_process())
@@ -82,19 +79,15 @@ def test_after_a_sigkill_the_store_holds_a_prefix_with_all_that_was_acknowledged
         known = tenure.last_seq
         await store.aclose()
 
-    for seed in range(KILLS):
-        url = make_url(tmp_path, number)
-        trio.run(look, url, _write_and_kill(url, seed), seed)
+    for seed in range(counts.KILLS):
+        trio.run(look, _write_and_kill(url, seed), seed)
         if known > 30_000:  # what is checked is all of it, each time
-            number += 1
+            url = new_url()
             known = 0
 
 
-@each_store
-def test_a_store_whose_owner_was_killed_can_be_looked_into_and_then_taken_over(
-    tmp_path: Path, make_url: Callable[[Path, int], str]
-) -> None:
-    url = make_url(tmp_path, 0)
+def test_a_store_whose_owner_was_killed_can_be_looked_into_and_then_taken_over(new_url: Callable[[], str]) -> None:
+    url = new_url()
     acknowledged = _write_and_kill(url, 1)
 
     async def main() -> None:

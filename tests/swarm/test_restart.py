@@ -11,7 +11,7 @@ import trio
 import nanotrio
 from nanotrio.errors import ClosedError, StoreOwnedError, UnknownToolError
 from nanotrio.limits import nano_usd
-from nanotrio.models.scripted import Conversation
+from nanotrio.models.scripted import Conversation, Late
 from tests.swarm.worlds import (
     DEAR,
     TapedStore,
@@ -258,3 +258,60 @@ async def test_finished_children_stay_finished_and_the_others_go_on(autojump_clo
         assert {view.outcome for view in swarm.agents()} == {"completed"}
         check_all_is_given_back(swarm)
     assert 25 <= len(asked) <= 30
+
+
+async def test_whom_a_final_result_had_ended_does_not_go_on_after_a_crash(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    @nanotrio.tool
+    async def linger() -> str:
+        """Take a second to be cancelled."""
+        try:
+            await trio.sleep(50)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(1)
+        return "lingered"
+
+    script = by_task(
+        root=[
+            reply_calls(("spawn_agent", {"prompt": "child"})),
+            Late(reply_calls(("submit_result", {"result": 1})), 5),
+        ],
+        child=[reply_calls(("linger", {})), reply_text("done after all")],
+    )
+    taped = TapedStore()
+    async with opened(script, store=taped, tools=[linger]) as swarm:
+        await (await swarm.spawn("root go")).wait()
+    cut_off = 0
+    for batches in range(1, len(taped.batches) + 1):
+        store = await taped.as_of(batches)
+        async with opened(script, store=store, tools=[linger]) as swarm:
+            for root in await swarm.resume_all():
+                had_ended = root._node.session.ended is not None
+                cut_off += had_ended
+                await root.wait()
+                if had_ended:
+                    assert [view.outcome for view in swarm.agents()] == ["completed", "cancelled"]
+            check_all_is_given_back(swarm)
+    assert cut_off, "no prefix lay between the result and the end of the child"
+
+
+async def test_waiting_for_any_waits_for_the_next_that_ends(autojump_clock: trio.testing.MockClock) -> None:
+    children = [("spawn_agent", {"prompt": f"child {seconds}", "name": f"c{seconds}"}) for seconds in (5, 10)]
+    told: list[str] = []
+
+    def root(c: Conversation) -> Any:
+        told.extend([result.content for result in c.results])
+        if c.steps == 0:
+            return reply_calls(*children)
+        return reply_calls(("wait_agents", {"mode": "any"})) if c.steps < 3 else reply_text("ok")
+
+    script = by_task(root=root, child=lambda c: late(int(c.task.split()[1]), c.task))
+    async with opened(script) as swarm:
+        await (await swarm.spawn("root go")).wait()
+    assert trio.current_time() == pytest.approx(10, abs=1)
+    first, second = told[2:]
+    assert "completed" in first
+    assert "has not ended" in first
+    assert second.count("completed") == 2
