@@ -19,6 +19,9 @@ import trio
 import trio.testing
 
 from tests import counts
+from tests.stores.postgres_server import own_postgres, postgres
+
+__all__ = ["autojump_clock", "own_postgres", "postgres"]
 
 DEADLINE_SECONDS = 60.0
 

@@ -26,6 +26,9 @@ JOB_KILLS = _count("JOB_KILLS", 4, 50)
 FAULTS = _count("FAULTS", 20, 500)
 """Seeds of injected faults."""
 
+TERMINATIONS = _count("TERMINATIONS", 10, 100)
+"""Commits in which the server ends the connection."""
+
 SUBTREE = _count("SUBTREE", 20, 200)
 """Descendants with processes below a parent that is cancelled."""
 

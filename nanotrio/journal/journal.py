@@ -17,12 +17,16 @@ writes their heads a few hundred a batch, so that no batch holds up the loop. Ea
 appended up to then, since heads show the live state and must not run ahead of the log. With the round's last batch the
 store learns the number noted at the start: up to it all heads are true. Heads that are ahead of it do no harm.
 
+Some stores are held by a lease that commits renew. Where nothing was committed for ``renew_seconds`` an empty batch is,
+so an idle owner keeps its store, and learns soon that another took it.
+
 Everything here is plain data of one Trio thread. Tasks wait by being parked in a dict; the writer wakes at most 256 a
 pass, so that thousands of acknowledged agents do not become one long stall.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -90,6 +94,8 @@ class Journal:
         self._flight_bytes = 0
         self._batches = 0
         self._committed_bytes = 0
+        self._renew_seconds = tenure.renew_seconds
+        self._renew_at = math.inf
 
         self._dirty: set[int] = set()
         self._round: list[int] = []
@@ -250,6 +256,7 @@ class Journal:
             raise RuntimeError("a journal has one writer, and it runs already")
         self._writer = trio.lowlevel.current_task()
         self._stopped = trio.Event()
+        self._renew_at = trio.current_time() + self._renew_seconds
         try:
             task_status.started()
             while self.failed is None and not self._closed:
@@ -293,9 +300,10 @@ class Journal:
             await trio.lowlevel.checkpoint()
             return
         if not self._groups:
-            timeout = self.limits.heads_idle_seconds if self._dirty else float("inf")
-            if not await self._park(1, timeout):
-                self._flush_seq = self.next_seq - 1
+            idle = self.limits.heads_idle_seconds if self._dirty else math.inf
+            if not await self._park(1, min(idle, max(self._renew_at - trio.current_time(), 0.0))):
+                if self._dirty:
+                    self._flush_seq = self.next_seq - 1
                 return
         elif self._is_urgent():
             await trio.lowlevel.checkpoint()
@@ -376,7 +384,7 @@ class Journal:
                 raise RuntimeError(f"no heads for agents {sorted(missing)[:10]}, which have records")
             if not self._round:
                 heads_seq, self._round_seq = self._round_seq, None
-        if not records and not heads and heads_seq is None:
+        if not records and not heads and heads_seq is None and trio.current_time() < self._renew_at:
             return None
         return Batch(self._batches + 1, records, heads, heads_seq)
 
@@ -402,6 +410,7 @@ class Journal:
     def _settle(self, batch: Batch) -> None:
         self._flight = None
         self._batches = batch.number
+        self._renew_at = trio.current_time() + self._renew_seconds
         self._committed_bytes += self._flight_bytes
         self._flight_bytes = 0
         if batch.records:

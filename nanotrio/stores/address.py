@@ -1,20 +1,23 @@
-"""Addresses of stores: ``SCHEME:PLACE``."""
+"""Addresses of stores: ``sqlite:PATH`` and ``postgres://USER:PASSWORD@HOST:PORT/DATABASE?swarm=NAME``."""
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from ..errors import UsageError
 from .jsonl import JsonlStore
+from .postgres_address import PostgresAddress, parse_postgres_url
 from .sqlite import SqliteStore
 from .store import Store
 
 __all__ = ["Address", "open_store", "parse_url"]
 
 _FILES = ("sqlite", "sqlite+rows", "jsonl")
-_LATER = ("postgres", "postgresql", "postgres+rows", "postgresql+rows")
+_LATER = ("postgres+rows", "postgresql+rows")
+_SERVERS = ("postgres", "postgresql")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -22,21 +25,43 @@ class Address(msgspec.Struct, frozen=True):
 
     scheme: str
     path: Path
-    """Absolute."""
+    """Absolute. For a store on a server, a name in the user's data folder that stands for it and holds nothing."""
+    server: PostgresAddress | None = None
+    """For a store on a server."""
 
     @property
     def url(self) -> str:
-        """The address as text that ``parse_url`` takes."""
-        return f"{self.scheme}:{self.path}"
+        """The address as text that ``parse_url`` takes, without a password."""
+        return self.server.url if self.server else f"{self.scheme}:{self.path}"
+
+    @property
+    def token_text(self) -> str:
+        """What tells this store from every other, on whatever machine it is opened."""
+        return self.server.url if self.server else str(self.path)
+
+    @property
+    def output_directory(self) -> Path:
+        """Where tools put output that is too long for a session."""
+        return self.path.with_name(f"{self.path.name}.output")
 
 
 def parse_url(url: str) -> Address:
     """Take an address apart; ``~`` at its start is the user's home, a relative path is below the working directory.
 
     Raises:
-        UsageError: it names no kind of store that this version knows.
+        UsageError: it names no kind of store that this version knows. No password is ever in its text.
     """
     scheme, colon, rest = url.partition(":")
+    if scheme in _SERVERS and colon:
+        import platformdirs
+
+        server = parse_postgres_url(url)
+        name = blake2b(server.url.encode(), digest_size=8).hexdigest()
+        folder = Path(platformdirs.user_data_dir("nanotrio", appauthor=False))
+        return Address("postgres", folder.absolute() / "postgres" / name, server)
+    if "@" in rest and "//" in rest:
+        # It may hold a password, and is shown below.
+        url = f"{scheme}://...@{rest.rpartition('@')[2]}"
     if scheme in _LATER and colon:
         raise UsageError(f"{scheme}: stores are not in this version of nanotrio; use sqlite:PATH")
     if scheme not in _FILES or not colon:
@@ -65,13 +90,18 @@ async def open_store(url: str, *, read_only: bool = False, fsync: bool = False) 
     """Open the store at ``url``; nothing is written before it is acquired. Checkpoints.
 
     With ``read_only`` it can be looked into while another process owns it. With ``fsync`` a commit survives a loss of
-    power too.
+    power too; in Postgres the server's own ``synchronous_commit`` decides that.
 
     Raises:
         UsageError: the address itself is wrong.
         StoreError: what is there cannot be used; see its kinds.
     """
     address = parse_url(url)
+    if address.server is not None:
+        # Imported late: psycopg costs a tenth of a second, and most people never use it.
+        from .postgres import PostgresStore
+
+        return await PostgresStore.open(address.server, read_only=read_only)
     if address.scheme == "jsonl":
         return await JsonlStore.open(address.path, read_only=read_only, fsync=fsync)
     rows = address.scheme == "sqlite+rows"

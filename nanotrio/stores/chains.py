@@ -31,6 +31,11 @@ class Chains:
         """Numbers of the records to fetch; one may be wanted by several chains and stands here as often."""
         self._slots: list[int] = [slot for _, slot in level]
 
+    @property
+    def stops(self) -> list[int]:
+        """For each number in ``wanted``, the least number that its chain may reach."""
+        return [self._stops[slot] for slot in self._slots]
+
     def receive(self, records: Sequence[Record]) -> None:
         """Take the records of ``wanted``, in that order, and want the level before.
 

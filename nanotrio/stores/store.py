@@ -6,6 +6,7 @@ A store is a log of records and a cache of heads. Whoever writes a driver implem
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -38,6 +39,8 @@ class Tenure(msgspec.Struct, frozen=True):
     """The greatest agent id that a head names; records after ``heads_seq`` may name greater ones."""
     former: Owner | None
     """The owner before, None in a new store."""
+    renew_seconds: float = math.inf
+    """At least so often something must be committed, an empty batch if need be, or others may take the store."""
 
 
 class Batch(msgspec.Struct, frozen=True):

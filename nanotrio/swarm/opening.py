@@ -80,7 +80,7 @@ async def open_swarm(
     """Open a swarm on a store; resume nothing by itself.
 
     Args:
-        store: ``sqlite:PATH``; None keeps everything in memory and leaves nothing behind.
+        store: ``sqlite:PATH`` or ``postgres://...?swarm=NAME``; None keeps everything in memory.
         model: full name of the model that agents use unless told otherwise, or your own.
         tools: registered by name; agents have all of them unless told otherwise.
         system: the system prompt of roots that are given none.
@@ -153,8 +153,8 @@ async def _opened(store: str | Store | None, *, fsync: bool) -> AsyncIterator[_O
     """Open the store, and give it back however the block ends."""
     if isinstance(store, str):
         address = parse_url(store)
-        token = blake2b(str(address.path).encode(errors="surrogateescape"), digest_size=8).hexdigest()
-        output_directory = address.path.with_name(f"{address.path.name}.output")
+        token = blake2b(address.token_text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+        output_directory = address.output_directory
         opened = await open_store(store, fsync=fsync)
     else:
         token = os.urandom(8).hex()

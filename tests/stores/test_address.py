@@ -32,7 +32,8 @@ def test_a_path_is_made_absolute() -> None:
         ("sqlite:a\0b", "names no file"),
         ("mysql://host/x", "no kind of store is called 'mysql'"),
         ("jsonl:", "write jsonl:PATH"),
-        ("postgres://host/db?swarm=x", "not in this version"),
+        ("postgres+rows://host/db?swarm=x", "not in this version"),
+        ("postgrex://me:s3cret@host/db?swarm=x", "no kind of store is called 'postgrex'"),
         ("sqlite+rows:", "write sqlite+rows:PATH"),
     ],
 )
@@ -41,6 +42,7 @@ def test_an_address_that_cannot_be_used_says_what_to_write(url: str, words: str)
         parse_url(url)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "sqlite+rows", "jsonl"])

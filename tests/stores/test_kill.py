@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
+import signal
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
+from nanotrio.errors import StoreOwnedError
 from nanotrio.records import Record
 from nanotrio.stores.address import open_store
 from nanotrio.stores.owner import this_process
+from nanotrio.stores.store import Batch
 from nanotrio.stores.tail import read_tail
 from tests import counts
+from tests.stores.postgres_server import NamedServer, PostgresServer, new_swarm
 
 _WRITER = Path(__file__).with_name("write_until_killed.py")
 _ROOT = str(_WRITER.parents[2])
 
 
-@pytest.fixture(params=["sqlite", "sqlite+rows", "jsonl"])
+@pytest.fixture(params=["sqlite", "sqlite+rows", "jsonl", "postgres"])
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """Gives the address of a store that is not there yet, another one each time."""
-    numbers = itertools.count()
-    return lambda: f"{request.param}:{tmp_path}/{next(numbers)}.store"
+    if request.param == "postgres":
+        server = request.getfixturevalue("postgres")
+        return lambda: server.url(new_swarm())
+    return lambda: f"{request.param}:{tmp_path / new_swarm()}"
 
 
 def _write_and_kill(url: str, seed: int) -> int:
@@ -104,3 +110,39 @@ def test_a_store_whose_owner_was_killed_can_be_looked_into_and_then_taken_over(n
         await store.aclose()
 
     trio.run(main)
+
+
+def test_a_writer_that_is_stopped_anywhere_can_be_taken_over_on_postgres(
+    postgres: PostgresServer | NamedServer,
+) -> None:
+    # In SQLite one that is stopped within a transaction keeps the file locked, and must be ended.
+    url = postgres.url(new_swarm())
+    command = [sys.executable, str(_WRITER), url, "3"]
+    environment = {**os.environ, "PYTHONPATH": _ROOT}
+
+    async def take_over() -> list[Record]:
+        store = await open_store(url)
+        with pytest.raises(StoreOwnedError) as caught:
+            await store.acquire(this_process())
+        assert (caught.value.pid, caught.value.state) == (process.pid, "stopped")
+        with trio.fail_after(10):
+            tenure = await store.acquire(this_process(), takeover=True)
+            await store.commit(Batch(1, [Record(tenure.last_seq + 1, 0, 99, 0, b"ours")]))
+        process.send_signal(signal.SIGCONT)
+        assert await trio.to_thread.run_sync(partial(process.wait, timeout=30)) == 1
+        records = await store.scan(0, limit=10_000_000)
+        assert len(records) == tenure.last_seq + 1
+        await store.aclose()
+        return records
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.read(8 * 50)
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            assert trio.run(take_over)[-1].facts == b"ours"
+            assert process.stderr is not None
+            assert b"FencedError" in process.stderr.read()
+        finally:
+            process.kill()

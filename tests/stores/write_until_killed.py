@@ -1,4 +1,4 @@
-"""Run as a program: appends groups to the store at argv[1] until it is killed, seeded by argv[2].
+"""Run as a program: appends groups to the store whose address is argv[1] until it is killed, seeded by argv[2].
 
 Each number that is acknowledged as durable is written to stdout, eight bytes each. The facts of a record say which
 group it belongs to: its first number, how many there are, and some bytes of filling.
@@ -33,7 +33,9 @@ async def main(url: str, seed: int) -> None:
     def heads(agents: Iterable[int]) -> list[Head]:
         return [Head(agent, 0, agent, f"a.{agent}", "running", True, last[agent], 0) for agent in agents]
 
-    journal = Journal(store, tenure, heads, tail=tail, limits=JournalLimits(heads_records=500, heads_slice=16))
+    # A small queue, so that a store which is slower than the hasty task still answers the patient ones at once.
+    limits = JournalLimits(heads_records=500, heads_slice=16, max_queued_bytes=2 << 20)
+    journal = Journal(store, tenure, heads, tail=tail, limits=limits)
 
     def append() -> int:
         first, count = journal.next_seq, chance.choice((1, 1, 1, 2, 3, 40))
