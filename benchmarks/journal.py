@@ -5,7 +5,7 @@ mail it sends and gets, and its end, one or two a group. All four runs commit 4,
 in the same way, by ``encode_facts``, within the time that is measured, for the last two they are encoded before.
 
 - idle: one task appends as fast as it can, from the first append to the last record durable. Heads are not written.
-- bulk: the driver's plain way for the same rows into the same table: ``executemany`` in one transaction a batch, COPY on
+- bulk: the plain way of the driver, the same rows into such a table: ``executemany``, a transaction a batch, COPY on
   Postgres, one ``write`` a batch on JSON lines. Nothing else runs.
 - busy: 64 agents keep the loop busy, 30 µs each between two checkpoints; the journal writes beside them.
 - busy_bulk: beside the same agents a task hands 4,096 rows at a time to the plain way in a thread.

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from nanotrio.limits import usd
-from nanotrio.stores import StoreCare
+from nanotrio.stores import StoreCare, beside
 
 from .care_arguments import StoreOptions
 from .exits import FAILED, OK
@@ -64,7 +64,7 @@ async def _check(options: StoreOptions, care: StoreCare) -> int:
         return OK
     more = report.problem_count - len(report.problems)
     problems = [*report.problems, *([f"and {more:,} more"] if more else [])]
-    advice = f"nanotrio store repair {options.url}"
+    advice = f"nanotrio store repair {report.url}"
     _tell(options, report, "\n".join(problems) + f"\n{report.problem_count:,} problems; save what can be by: {advice}")
     return FAILED
 
@@ -82,7 +82,7 @@ async def _repair(options: StoreOptions, care: StoreCare) -> None:
 
 async def _prune(options: StoreOptions, care: StoreCare) -> None:
     before_us = round((time.time() - options.older_than_seconds) * 1e6)
-    report = await care.prune(options.target or f"{options.url}.pruned", before_us)
+    report = await care.prune(options.target or beside(options.url, "pruned"), before_us)
     _tell(
         options,
         report,

@@ -1,7 +1,7 @@
 """Stores: the port, its drivers, and their addresses."""
 
 from .address import open_store, parse_url
-from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary
+from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary, beside
 from .memory import MemoryStore
 from .owner import state_of, this_process
 from .pruning import PruneReport
@@ -24,6 +24,7 @@ __all__ = [
     "StoreSummary",
     "Tail",
     "Tenure",
+    "beside",
     "open_store",
     "parse_url",
     "query",

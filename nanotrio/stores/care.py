@@ -6,6 +6,7 @@ place; what is only a cache, heads and tables, is made anew where it lies.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from hashlib import blake2b
 
@@ -25,7 +26,7 @@ from .sqlite_file import find_problems
 from .sqlite_rows import drop_tables
 from .store import Batch, Store, StoreStatistics
 
-__all__ = ["CheckReport", "CopyReport", "RepairReport", "StoreCare", "StoreSummary"]
+__all__ = ["CheckReport", "CopyReport", "RepairReport", "StoreCare", "StoreSummary", "beside"]
 
 _SLICE = 2048
 
@@ -118,7 +119,7 @@ class StoreCare:
         finally:
             await store.aclose()
         return CheckReport(
-            url=self.url,
+            url=self._address.url,
             records=audit.records,
             agents=len(set(audit.agents) - {0}),
             heads=audit.heads,
@@ -141,14 +142,14 @@ class StoreCare:
         lost = await self._find_damage()
         if not lost and not into:
             return await self._remake()
-        target = into or f"{self.url}.repaired"
+        target = into or beside(self.url, "repaired")
         store = await _made(target)
         try:
             records, number = await self._save_into(store)
             await rebuild_heads(store, number)
         finally:
             await store.aclose()
-        return RepairReport(target, is_new=True, records=records, lost=lost)
+        return RepairReport(parse_url(target).url, is_new=True, records=records, lost=lost)
 
     async def copy(self, target: str) -> CopyReport:
         """Copy everything into a new store of any kind at ``target``, byte for byte, beside a running owner too.
@@ -175,7 +176,7 @@ class StoreCare:
                 await copy.aclose()
         finally:
             await source.aclose()
-        return CopyReport(self.url, target, work.last_seq, heads)
+        return CopyReport(self._address.url, parse_url(target).url, work.last_seq, heads)
 
     async def prune(self, into: str, older_than_us: int) -> PruneReport:
         """Copy all but finished sessions older than ``older_than_us`` (Unix time) into a new store at ``into``.
@@ -192,7 +193,7 @@ class StoreCare:
             await rebuild_heads(source, 1, after=(await source.statistics()).heads_seq)
             target = await _made(into)
             try:
-                return await prune_into(source, target, older_than_us, (self.url, into))
+                return await prune_into(source, target, older_than_us, (self._address.url, parse_url(into).url))
             finally:
                 await target.aclose()
         finally:
@@ -287,7 +288,7 @@ class StoreCare:
             # Whoever acquires a row store without tables makes them.
             store = await _acquired(self.url)
             await store.aclose()
-        return RepairReport(self.url, is_new=False, records=records, lost="")
+        return RepairReport(self._address.url, is_new=False, records=records, lost="")
 
 
 class _Copy:
@@ -354,7 +355,7 @@ async def _made(url: str) -> Store:
     records = (await store.statistics()).records
     if records:
         await store.aclose()
-        raise StoreError(f"{url} holds {records} records; name a new store")
+        raise StoreError(f"{parse_url(url).url} holds {records} records; name a new store")
     return store
 
 
@@ -363,3 +364,10 @@ async def _open_damaged(url: str) -> Store:
     if address.scheme == "jsonl":
         return await JsonlStore.open(address.path, salvage=True)
     return await open_store(url, read_only=True)
+
+
+def beside(url: str, word: str) -> str:
+    """Return the address of a new store beside that at ``url``: ``PATH.word``, or ``swarm=NAME_word`` on a server."""
+    if parse_url(url).server is None:
+        return f"{url}.{word}"
+    return re.sub(r"([?&]swarm=[^&]+)", rf"\1_{word}", url)
