@@ -298,7 +298,8 @@ def _encode_all(groups: Sequence[Sequence[Row]]) -> list[list[Record]]:
     return made
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove the files of a store."""
     for each in path.parent.glob(f"{path.name}*"):
         with suppress(OSError):
             each.unlink()
@@ -331,10 +332,10 @@ def main() -> None:
     }
     for name, run in runs.items():
         if is_file:
-            _remove(path)
+            remove(path)
         figures[f"{name}_records_per_second"] = round((few_count if "busy" in name else count) / run())
     if is_file:
-        _remove(path)
+        remove(path)
     idle, bulk, busy, busy_bulk = figures.values()
     result = {
         "benchmark": "journal",

@@ -25,6 +25,7 @@ import msgspec
 import trio
 
 import nanotrio
+from benchmarks.journal import remove
 from benchmarks.swarm import _pss_mb, _refuse_tmpfs
 from nanotrio.journal import Journal
 from nanotrio.messages import Text, Usage
@@ -213,7 +214,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--finished", type=int, default=20_000)
     parser.add_argument("--unfinished", type=int, default=200)
-    parser.add_argument("--store", default="sqlite:reopen-bench.db", help="a place where nothing is yet")
+    parser.add_argument("--store", default="sqlite:reopen-bench.db", help="a file is removed before and after")
+    parser.add_argument("--keep", action="store_true", help="do not remove the file afterwards")
     parser.add_argument("--write-only", action="store_true", help="and be killed")
     parser.add_argument("--reopen-only", action="store_true", help="the store is there")
     args = parser.parse_args()
@@ -225,6 +227,7 @@ def main() -> None:
     address = parse_url(args.store)
     if not args.store.startswith("postgres"):
         _refuse_tmpfs(address.path.parent)
+        remove(address.path)
     started = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.reopen", "--store", args.store]
     sizes = ["--finished", str(args.finished), "--unfinished", str(args.unfinished)]
@@ -242,6 +245,8 @@ def main() -> None:
         "store_mb": address.path.stat().st_size / 1e6 if address.path.exists() else 0.0,
         **figures,
     }
+    if not args.store.startswith("postgres") and not args.keep:
+        remove(address.path)
     print(json.dumps({key: round(value, 3) if isinstance(value, float) else value for key, value in result.items()}))
 
 

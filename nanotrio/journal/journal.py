@@ -388,8 +388,7 @@ class Journal:
     def _cut(self) -> Batch | None:
         """Take the next batch off the queue, None where there is nothing to write."""
         records, self._flight_bytes = self._take_groups(whole=self._round_seq is not None)
-        heads, self._ready_heads = self._ready_heads, []
-        heads_seq = None
+        heads, self._ready_heads, heads_seq = self._ready_heads, [], None
         if self._round_seq is not None and not self._round:
             heads_seq, self._round_seq = self._round_seq, None
         if not records and not heads and heads_seq is None and trio.current_time() < self._renew_at:
