@@ -20,6 +20,7 @@ __all__ = [
     "ToolResult",
     "ToolSpec",
     "Usage",
+    "clean_parts",
     "clean_text",
     "text_of",
 ]
@@ -112,6 +113,20 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def clean_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Return ``parts`` with every text in them cleaned, as ``clean_text`` does."""
+    try:
+        msgspec.json.encode(parts)
+    except UnicodeEncodeError:
+        return tuple([_clean_part(part) for part in parts])
+    return parts
+
+
+def _clean_part(part: Part) -> Part:
+    fields = msgspec.structs.asdict(part).items()
+    return msgspec.structs.replace(part, **{name: clean_text(each) for name, each in fields if isinstance(each, str)})
 
 
 def text_of(message: Message) -> str:

@@ -20,14 +20,14 @@ survive it. A kind that this version does not know is refused by name.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import cbor2
 import msgspec
 
 from .errors import RecordError
 from .limits import Limits
-from .messages import Part, StopReason, Usage
+from .messages import Part, StopReason, Usage, clean_text
 
 __all__ = [
     "FORMAT_VERSION",
@@ -343,8 +343,22 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def encode_facts(facts: Iterable[Fact]) -> bytes:
-    """Return the stored form of ``facts``."""
-    return cbor2.dumps(msgspec.to_builtins(facts, builtin_types=(bytes,)))
+    """Return the stored form of ``facts``; what slipped in uncleaned is cleaned, so one bad text holds up nobody."""
+    plain = msgspec.to_builtins(facts, builtin_types=(bytes,))
+    try:
+        return cbor2.dumps(plain)
+    except UnicodeEncodeError:
+        return cbor2.dumps(_cleaned(plain))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(each) for each in value]
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(each) for key, each in value.items()}
+    return value
 
 
 def decode_facts(data: bytes) -> tuple[Fact, ...]:

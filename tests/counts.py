@@ -17,7 +17,7 @@ def _count(name: str, small: int, full: int) -> int:
 EXAMPLES = _count("EXAMPLES", 50, 2_000)
 """Inputs that hypothesis tries for one property."""
 
-KILLS = _count("KILLS", 20, 200)
+KILLS = _count("KILLS", 8, 500)
 """SIGKILLs of a process that writes to a store."""
 
 JOB_KILLS = _count("JOB_KILLS", 4, 50)

@@ -55,9 +55,10 @@ def test_settings_show_what_a_command_left_behind(tmp_path: Path) -> None:
 
 
 def test_a_new_size_is_told(tmp_path: Path) -> None:
+    # The signal is blocked before it can come: a handler would not run while input() waits, if it came just before.
     source = (
-        "import os, signal; signal.signal(signal.SIGWINCH, lambda *_: print(os.get_terminal_size(), flush=True)); "
-        "print('ready', flush=True); input()"
+        "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH]); "
+        "print('ready', flush=True); signal.sigwait([signal.SIGWINCH]); print(os.get_terminal_size())"
     )
     with open_terminal(_python(source), cwd=tmp_path, environment=ENVIRONMENT) as terminal:
         terminal.wait_for("ready")

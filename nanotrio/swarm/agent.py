@@ -59,13 +59,14 @@ class Agent:
         await wait_for(self._runtime, [self._node], "all", None)
         session = self._node.session
         if session.ended is None or self._node.sealed == "interrupted":
-            raise ClosedError(
-                f"{self.name} was interrupted before its turn ended; resume({self.id}) goes on from there"
-            )
+            raise self._interrupted()
         seq = session.last_seq
         if seq > self._runtime.journal.durable_seq:
             await self._runtime.journal.durable(seq)
         return outcome_of(self._node.session)
+
+    def _interrupted(self) -> ClosedError:
+        return ClosedError(f"{self.name} was interrupted before its turn ended; resume({self.id}) goes on from there")
 
     async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Agent:
         """Start a child of this agent; see ``Swarm.spawn``. What is not given is the parent's."""
@@ -125,6 +126,8 @@ class Agent:
         """
         remaining = await end_trees(self._runtime, [self._node], "cancelled", "cancelled by its user")
         await self._runtime.journal.durable(self._runtime.append())
+        if self._node.session.ended is None:
+            raise self._interrupted()
         outcome = outcome_of(self._node.session)
         return msgspec.structs.replace(outcome, survivors=(*outcome.survivors, *remaining)) if remaining else outcome
 
@@ -137,9 +140,11 @@ class Agent:
         node = self._node
         if node.has_task and node.scope is not None:
             node.stop = ("cancelled", "interrupted by its user")
-            node.stopped = node.stopped or trio.Event()
+            if node.stopped is None:
+                node.stopped = trio.Event()
+            stopped = node.stopped
             node.scope.cancel()
-            await node.stopped.wait()
+            await stopped.wait()
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:

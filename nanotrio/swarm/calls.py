@@ -11,7 +11,7 @@ import trio
 from ..budget import Ledger
 from ..errors import BudgetError, ModelError
 from ..limits import usd
-from ..messages import Message, Usage
+from ..messages import Message, Usage, clean_parts, clean_text
 from ..models import Delta, Price, Reply, delay_seconds
 from ..records import Replied
 from ..turn import Admitted, Failed, ModelReplied, Retry, Stop
@@ -94,7 +94,7 @@ def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount
     price = node.model.price
     cost = price.cost_nano(usage) if price else None
     node.ledger.settle(amount, cost or 0)
-    parts = runtime.redactor.parts(reply.parts)
+    parts = runtime.redactor.parts(clean_parts(reply.parts))
     runtime.absorb(node, ModelReplied(Replied(node.model.name, parts, reply.stop, usage, cost)))
     runtime.gate(node).succeeded()
     node.body_bytes, node.input_tokens = body_bytes, usage.input + usage.cache_read + usage.cache_write
@@ -112,7 +112,7 @@ def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int
     node.retry_after_seconds = error.retry_after_seconds
     if error.kind == "rate_limited":
         runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)
-    runtime.absorb(node, Failed(error.kind, runtime.redactor.text(str(error)), usage, cost))
+    runtime.absorb(node, Failed(error.kind, runtime.redactor.text(clean_text(str(error))), usage, cost))
     admit_next(runtime, node)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import trio
 
 from ..errors import NanotrioError, ToolError
-from ..messages import ToolCall, ToolResult
+from ..messages import ToolCall, ToolResult, clean_text
 from ..tools import (
     SPAWNING,
     AgentAnswer,
@@ -201,21 +201,20 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
     """Call the tool; whatever it raises becomes a result, but for a cancel of the agent."""
     seconds = node.limits.tool_seconds
     name = job.call.name
+    context = _context(runtime, node, job.call)
     try:
         with trio.move_on_after(seconds):
-            output: ToolOutput = await job.tool.run(_context(runtime, node, job.call), job.arguments)
+            output: ToolOutput = await job.tool.run(context, job.arguments)
             return output
         return ToolOutput(f"{name} was stopped: tool_seconds of {node.name} reached ({seconds:g} s)", True)
-    except trio.Cancelled:
-        raise
     except ToolError as error:
-        return ToolOutput(str(error), True)
+        failure = str(error)
     except NanotrioError as error:
-        return ToolOutput(f"{name} failed: {error}", True)
-    except BaseException as error:
-        if isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled):
-            raise
-        return ToolOutput(f"{name} failed: {type(error).__name__}: {error}", True)
+        failure = f"{name} failed: {error}"
+    except BaseException as error:  # noqa: BLE001, ASYNC103 - the agent's own cancel is raised anew, next
+        await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102 - without what cleaning up raised beside it
+        failure = f"{name} failed: {type(error).__name__}: {error}"
+    return await fit_output(context, ToolOutput(failure, True))
 
 
 async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:
@@ -260,7 +259,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
 
 
 def _answer(runtime: Runtime, node: Node, call: ToolCall, content: str, *, is_error: bool, mistake: str = "") -> None:
-    content = runtime.redactor.text(content)
+    content = runtime.redactor.text(clean_text(content))
     runtime.absorb(node, ToolReturned(call.id, content, is_error, mistake))
     if runtime.watchers.count:
         runtime.emit(node, ToolFinished(node.id, node.name, call, ToolResult(call.id, content, is_error)))

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias, assert_never
 
 import trio
 
-from ..messages import Text
+from ..messages import Text, clean_text
 from ..records import MailTaken, TurnStarted
 from ..turn import AskModel, Decision, EndTurn, Retry, RunTools, Stop, advance
 from .calls import ask_model, back_off
@@ -108,8 +108,11 @@ async def _live_on(runtime: Runtime, node: Node) -> bool:
                 if node.session.turn is None:
                     raise
                 _log.exception("the turn of %s broke", node.name)
-                runtime.absorb(node, Stop("failed", f"nanotrio broke: {type(error).__name__}: {error}"))
+                runtime.absorb(node, Stop("failed", clean_text(f"nanotrio broke: {type(error).__name__}: {error}")))
                 continue
+        except BaseExceptionGroup:  # the agent's own cancel is raised anew, without what cleaning up raised beside it
+            await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC120
+            raise
         await trio.sleep_forever()  # nothing can be written any more, and the swarm is being ended
 
 

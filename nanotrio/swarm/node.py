@@ -66,6 +66,7 @@ class Node:
         "stop",
         "stopped",
         "to_start",
+        "told_turn",
         "tool_state",
         "tools",
         "turn_deadline",
@@ -103,6 +104,8 @@ class Node:
         self.is_queued = False
         self.is_told = False
         """Its parent ends it, so its end is no news to it."""
+        self.told_turn = session.turns if session.status in ("idle", "closed") else 0
+        """The last turn whose end its parent was told of."""
         self.has_task = False
         self.has_slot = False
         self.nursery: trio.Nursery | None = None

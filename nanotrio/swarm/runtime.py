@@ -280,6 +280,8 @@ class Runtime:
         parent.unfinished_children -= 1
         if parent.parked is not None:
             self.wake(parent)
+        elif not parent.has_task and not parent.sealed:  # the child ended before a task of its parent was needed
+            self.slots.enqueue(parent)
 
     def dirty_heads(self, agents: Iterable[int]) -> list[Head]:
         """Return the heads of ``agents`` as they stand, for the journal."""

@@ -46,8 +46,9 @@ def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
             spent,
             uncertain,
             unpriced,
-            node.is_told,
+            node.is_told or ended.turn == node.told_turn,  # then only what was spent below it since is news
         )
+        node.told_turn = ended.turn
         runtime.record(node.parent, (told,))
 
 

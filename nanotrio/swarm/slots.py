@@ -85,7 +85,7 @@ class Slots:
                 self._pump.post(parked)
             elif self._pending and (self.active == 0 or self._has_room()):
                 node = self._pending.popleft()
-                if not node.is_queued:
+                if not node.is_queued or node.has_slot:  # it was ended, or stands here twice for having been ended
                     continue
                 self.active += 1
                 node.has_slot = True

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from ..errors import UsageError
-from ..limits import Limits, nano_usd
+from ..limits import NANO, Limits, nano_usd
 from ..messages import clean_text
 from ..records import Profile
 from ..tools import TREE_TOOLS, Tool, permission_mode, tighter, tool, tool_name
@@ -54,6 +54,10 @@ def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> 
     Raises:
         UsageError: a value that cannot be used.
     """
+    if unknown := options.keys() - SpawnOptions.__annotations__.keys():  # a cap with a slip in its name holds nothing
+        raise UsageError(
+            f"spawn takes no {', '.join(sorted(unknown))}; it takes {', '.join(SpawnOptions.__annotations__)}"
+        )
     settings = runtime.settings
     above = parent.profile if parent else None
     return Profile(
@@ -82,7 +86,7 @@ def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits
 
 
 def _positive(value: float, what: str) -> float:
-    if not value >= 0 or (what == "budget_usd" and math.isinf(value)):
+    if not value >= 0 or (what == "budget_usd" and math.isinf(value * NANO)):
         raise UsageError(f"{what} is {value:g}; give a positive number")
     return value
 
@@ -117,6 +121,8 @@ def _directory(directory: Path | str | None) -> str:
     path = Path(directory).absolute()
     if not path.is_dir():
         raise UsageError(f"the directory {path} does not exist; an agent needs one to work in")
+    if clean_text(str(path)) != str(path):
+        raise UsageError(f"the name of the directory {str(path)!r} is not UTF-8, so no record can hold it; rename it")
     return str(path)
 
 

@@ -16,6 +16,7 @@ from ..turn import Restart
 from .agent import Agent, view_of
 from .events import Event
 from .forking import fork_live, fork_stored
+from .mailroom import wait_for
 from .node import Node
 from .outcome import AgentView
 from .recovery import read_heads, resume_tree
@@ -122,6 +123,8 @@ class Swarm:
             if head.root not in runtime.nodes:
                 await resume_tree(runtime, head.root)
             node = runtime.nodes[head.agent]
+        while ending := [each for each in node.lineage() if each.sealed == "cancelled" and each.is_counted]:
+            await wait_for(runtime, ending, "all", None)
         reopen(runtime, node)
         await runtime.journal.durable(runtime.append())
         return Agent(self, node)

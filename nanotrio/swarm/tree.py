@@ -246,7 +246,7 @@ def spawn_nowait(
         depth=parent.session.depth + 1 if parent else 0,
         name=f"{stem}.{agent}",
         profile=seq,
-        uuid="" if parent else session_id or str(uuid.uuid4()),
+        uuid="" if parent else clean_text(session_id) or str(uuid.uuid4()),
     )
     runtime.record(node, (spawned, MailArrived("prompt", parent.id if parent else 0, prompt, "")))
     node.ledger.owner = session.name

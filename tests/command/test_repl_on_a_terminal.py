@@ -46,8 +46,9 @@ def test_ask_interrupt_ask_again_quit_and_resume(tmp_path: Path) -> None:
             terminal.enter("are you there?")
             terminal.wait_for("You said: are you there?")
 
+            assert "agent.1" not in terminal.text()
             terminal.enter("/agents")
-            terminal.wait_for(".1")
+            terminal.wait_for("agent.1  completed")
             terminal.enter("/exit")
             assert terminal.wait_ended() == 0
 

@@ -2,11 +2,13 @@
 
 Theory of operation
 -------------------
-One *trial* is a fresh repository and store. The command is started on the job's prompt and SIGKILLed by a ``Kill``:
-after so many seconds, or in the middle of the Nth step with a visible effect (the step's ``begin`` line is in the log
-of effects and its shell still sleeps, so the kill falls between an intent and its result). Some trials kill the first
-continuation as well. Then ``-c -p continue`` runs to its end, and everything that can be looked at from outside is
-looked at: the repository, the log of effects, the store, and what the strict server was sent.
+One *trial* is a fresh repository and store. The command is started on the job's prompt and SIGKILLed by a ``Kill``: so
+many seconds after its first request, or in the middle of the Nth step with a visible effect (the step's ``begin`` line
+is in the log of effects and its shell still sleeps, so the kill falls between an intent and its result), or while it
+still starts. A busy machine starts a process late: an instant counted from the start alone would often come before
+anything was written. Some trials kill the first continuation as well. Then ``-c -p continue`` runs to its end, and
+everything that can be looked at from outside is looked at: the repository, the log of effects, the store, and what the
+strict server was sent.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ _MAX_CONTINUES = 3
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """When to kill: ``seconds`` after the start where ``step`` is 0, else after the begin of that step."""
+    """When to kill: ``seconds`` after the first request where ``step`` is 0, else after the begin of that step."""
 
     seconds: float
     step: int = 0
+    starting: bool = False
+    """Counted from the start of the process instead."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -135,14 +139,17 @@ def measure(parent: Path, server: ServerProcess, model: str) -> Timing:
 
 
 def plan(chance: random.Random, timing: Timing, number: int) -> tuple[Kill, ...]:
-    """Return the kills of trial ``number``: two of five in a step, the others at any instant; one of five twice."""
+    """Return the kills of trial ``number``: two of five in a step, one of ten at the start, one of five twice."""
+    working = timing.whole_seconds - timing.first_seconds
     in_step = number % 5 in (1, 3)
     if in_step:
         first = Kill(chance.uniform(0.0, 0.1), step=chance.randint(1, 3))
+    elif number % 10 == 5:
+        first = Kill(chance.uniform(0.0, timing.first_seconds), starting=True)
     else:
-        first = Kill(chance.uniform(timing.first_seconds * 0.7, timing.whole_seconds * 0.95))
+        first = Kill(chance.uniform(0.0, working * 0.95))
     if number % 5 == 4:
-        return first, Kill(chance.uniform(timing.first_seconds * 0.7, timing.whole_seconds * 0.6))
+        return first, Kill(chance.uniform(0.0, working * 0.6))
     return (first,)
 
 
@@ -153,7 +160,7 @@ def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill
     marks = [len(server.requests())]
     crash = Ledger()
     for kill in kills:
-        if not _killed(setting, kill, crash):
+        if not _killed(setting, server, kill, crash):
             trial.late += 1
         crash = _ledger(setting)
         trial.between += bool(crash.open_effects())
@@ -185,15 +192,15 @@ def _prompt(crash: Ledger) -> tuple[str, ...]:
     return ("-c", "-p", "continue") if crash.started else ("-p", PROMPT)
 
 
-def _killed(setting: _Setting, kill: Kill, crash: Ledger) -> bool:
+def _killed(setting: _Setting, server: ServerProcess, kill: Kill, crash: Ledger) -> bool:
     """Start or continue the job and kill it; False where it ended before."""
-    begins = sum(line.startswith("begin ") for line in setting.repository.effect_lines())
+    begins = _begun(setting)
+    logged = server.log.stat().st_size
     with setting.start(*_prompt(crash)) as process:
         try:
             deadline = time.monotonic() + _RUN_SECONDS
-            while kill.step and process.poll() is None and time.monotonic() < deadline:
-                lines = setting.repository.effect_lines()
-                if sum(line.startswith("begin ") for line in lines) - begins >= kill.step:
+            while not kill.starting and process.poll() is None and time.monotonic() < deadline:
+                if _begun(setting) - begins >= kill.step and server.log.stat().st_size > logged:
                     break
                 time.sleep(_POLL_SECONDS)
             process.wait(kill.seconds)
@@ -204,6 +211,10 @@ def _killed(setting: _Setting, kill: Kill, crash: Ledger) -> bool:
             process.kill()
             process.communicate()  # an orphan may hold the pipe for the rest of its step
     return False
+
+
+def _begun(setting: _Setting) -> int:
+    return sum(line.startswith("begin ") for line in setting.repository.effect_lines())
 
 
 def _finish(setting: _Setting, crash: Ledger, trial: Trial) -> None:

@@ -35,4 +35,5 @@ def test_a_killed_job_continues_to_the_same_end(tmp_path: Path, capsys: pytest.C
     problems = {number: (trial.kills, trial.problems) for number, trial in enumerate(trials) if trial.problems}
     assert not problems
     assert between >= done * 3 // 10
+    assert sum(trial.before for trial in trials) <= done // 4, "most kills must fall into the work"
     assert sum(trial.unknown for trial in trials) >= between

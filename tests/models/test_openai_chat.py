@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanotrio.errors import ModelError
@@ -69,7 +69,6 @@ def test_a_rich_reply_is_read_the_same_however_it_is_cut(
     assert "".join(delta.text for delta in deltas if delta.kind == "thinking") == "Hm, yes."
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 3000), max_size=10))
 def test_any_cuts_give_the_same_reply(cuts: list[int]) -> None:
     body = "".join(f"data: {json.dumps(event)}\r\n\r\n" for event in RICH).encode() + DONE

@@ -31,9 +31,9 @@ def test_a_path_is_made_absolute() -> None:
         ("sqlite:///tmp/x.db", "as in sqlite:/tmp/x.db"),
         ("sqlite:a\0b", "names no file"),
         ("mysql://host/x", "no kind of store is called 'mysql'"),
-        ("jsonl:", "write jsonl:PATH"),
         ("postgres+rows://host/db?swarm=x", "not in this version"),
         ("postgrex://me:s3cret@host/db?swarm=x", "no kind of store is called 'postgrex'"),
+        ("jsonl:", "write jsonl:PATH"),
         ("sqlite+rows:", "write sqlite+rows:PATH"),
     ],
 )

@@ -15,6 +15,7 @@ import trio
 
 import nanotrio
 from nanotrio.tools import bash
+from nanotrio_cli.opening import MAX_ACTIVE
 from tests import counts
 from tests.invocation import COMMAND, environment_in, processes_below
 from tests.servers.brains import sleepers
@@ -110,7 +111,7 @@ async def test_cancelling_the_users_own_scope_interrupts_and_it_resumes(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_the_command(tmp_path: Path, number: signal.Signals) -> None:
     with server_process("sleepers", tmp_path / "requests.jsonl") as server:
-        command = [*COMMAND, "-p", "2 groups of 9 sleepers", "--model", MODEL, "--dangerously-skip-permissions"]
+        command = [*COMMAND, "-p", PROMPT, "--model", MODEL, "--dangerously-skip-permissions"]
         environment = environment_in(tmp_path / "home", server.environment())
         directory = tmp_path / "work"
         directory.mkdir()
@@ -125,7 +126,7 @@ def test_signals_to_the_command(tmp_path: Path, number: signal.Signals) -> None:
             start_new_session=True,
         ) as process:
             try:
-                _wait_until_sleeping(directory, 20, process)
+                _wait_until_sleeping(directory, min(DESCENDANTS, MAX_ACTIVE), process)
                 start = time.monotonic()
                 process.send_signal(number)
                 output, errors = process.communicate(timeout=10)

@@ -36,21 +36,22 @@ def _brain(usage: Tokens) -> Brain:
 
 async def _run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usage: Tokens
-) -> tuple[list[nanotrio.Outcome], str, int]:
-    async with open_model_server(_brain(usage)) as server:
+) -> tuple[list[nanotrio.Outcome], str, int, int]:
+    async with open_model_server(_brain(usage), latency_seconds=0.05) as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
         async with nanotrio.open_swarm(store=f"sqlite:{tmp_path / 'swarm.db'}", model=MODEL) as swarm:
             parent = await swarm.spawn("Stay.", name="parent", budget_usd=CAP_USD, limits=LIMITS)
             children = [await parent.spawn(f"Child {number}.", name="child") for number in range(CHILDREN)]
+            waiting = sum(view.waiting_for == f"the budget of {parent.name}" for view in swarm.agents())
             outcomes = [await child.wait() for child in children]
             spent = (await parent.wait()).cost_nano
         assert not server.refusals
-        return outcomes, parent.name, spent
+        return outcomes, parent.name, spent, waiting
 
 
 async def test_calls_that_cost_their_worst_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes, parent, spent = await _run(tmp_path, monkeypatch, COSTS_THE_WORST)
+    outcomes, parent, spent, _ = await _run(tmp_path, monkeypatch, COSTS_THE_WORST)
 
     assert Counter(outcome.status for outcome in outcomes) == {"completed": 2, "budget_exceeded": 48}
     assert all(parent in outcome.reason for outcome in outcomes if outcome.status == "budget_exceeded")
@@ -58,9 +59,10 @@ async def test_calls_that_cost_their_worst_case(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_calls_that_cost_far_less_than_their_worst_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes, _, spent = await _run(tmp_path, monkeypatch, COSTS_A_THOUSANDTH)
+    outcomes, _, spent, waiting = await _run(tmp_path, monkeypatch, COSTS_A_THOUSANDTH)
 
     assert Counter(outcome.status for outcome in outcomes) == {"completed": 50}
+    assert waiting > 25, "the cap has room for two calls at once, so the others wait"
     assert spent <= nano_usd(CAP_USD)
 
 
