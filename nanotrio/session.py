@@ -57,7 +57,7 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["Ended", "Mail", "OpenCall", "Session", "Turn", "render_mails"]
+__all__ = ["Ended", "OpenCall", "Session", "Turn"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, or as many as the last snapshot covered where that is more:

@@ -96,7 +96,7 @@ def test_a_question_that_writes_is_wrong_or_has_no_tables_is_refused(command: Co
     command.ask("hello", "--store", "sqlite:plain.db")
 
     assert "more than read" in _refusal(command, "sql", "DELETE FROM agents", "--store", STORE)
-    assert "syntax" in _refusal(command, "sql", "SELEKT 1", "--store", STORE)
+    assert "syntax" in _refusal(command, "sql", "SELECT FROM", "--store", STORE)
     assert "no tables" in _refusal(command, "sql", "SELECT 1", "--store", "sqlite:plain.db")
     assert "there is no store" in _refusal(command, "sql", "SELECT 1", "--store", "sqlite:nowhere.db")
     assert not (command.directory / "nowhere.db").exists()
