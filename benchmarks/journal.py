@@ -298,9 +298,16 @@ def _encode_all(groups: Sequence[Sequence[Row]]) -> list[list[Record]]:
     return made
 
 
-def remove(path: Path) -> None:
-    """Remove the files of a store."""
-    for each in path.parent.glob(f"{path.name}*"):
+def remove(url: str) -> None:
+    """Remove a store: its files, or its schema on a server."""
+    address = parse_url(url)
+    if address.server is not None:
+        import psycopg
+
+        with psycopg.connect(**address.server.parameters) as db:
+            db.execute(f'DROP SCHEMA IF EXISTS "nanotrio_{address.server.swarm}" CASCADE'.encode())
+        return
+    for each in address.path.parent.glob(f"{address.path.name}*"):
         with suppress(OSError):
             each.unlink()
 
@@ -310,9 +317,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--busy-records", type=int, default=20_000, help="for the two runs on a busy loop")
-    parser.add_argument(
-        "--store", default="sqlite:journal-bench.db", help="removed before and after, where it is a file"
-    )
+    parser.add_argument("--store", default="sqlite:journal-bench.db", help="removed before and after")
     args = parser.parse_args()
     path = parse_url(args.store).path
     is_file = not args.store.startswith("postgres")
@@ -331,11 +336,9 @@ def main() -> None:
         "busy_bulk": lambda: trio.run(_busy_bulk, bulk_of(args.store, plain), few),
     }
     for name, run in runs.items():
-        if is_file:
-            remove(path)
+        remove(args.store)
         figures[f"{name}_records_per_second"] = round((few_count if "busy" in name else count) / run())
-    if is_file:
-        remove(path)
+    remove(args.store)
     idle, bulk, busy, busy_bulk = figures.values()
     result = {
         "benchmark": "journal",

@@ -214,8 +214,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--finished", type=int, default=20_000)
     parser.add_argument("--unfinished", type=int, default=200)
-    parser.add_argument("--store", default="sqlite:reopen-bench.db", help="a file is removed before and after")
-    parser.add_argument("--keep", action="store_true", help="do not remove the file afterwards")
+    parser.add_argument("--store", default="sqlite:reopen-bench.db", help="removed before and after")
+    parser.add_argument("--keep", action="store_true", help="do not remove it afterwards")
     parser.add_argument("--write-only", action="store_true", help="and be killed")
     parser.add_argument("--reopen-only", action="store_true", help="the store is there")
     args = parser.parse_args()
@@ -227,7 +227,7 @@ def main() -> None:
     address = parse_url(args.store)
     if not args.store.startswith("postgres"):
         _refuse_tmpfs(address.path.parent)
-        remove(address.path)
+    remove(args.store)
     started = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.reopen", "--store", args.store]
     sizes = ["--finished", str(args.finished), "--unfinished", str(args.unfinished)]
@@ -245,8 +245,8 @@ def main() -> None:
         "store_mb": address.path.stat().st_size / 1e6 if address.path.exists() else 0.0,
         **figures,
     }
-    if not args.store.startswith("postgres") and not args.keep:
-        remove(address.path)
+    if not args.keep:
+        remove(args.store)
     print(json.dumps({key: round(value, 3) if isinstance(value, float) else value for key, value in result.items()}))
 
 
