@@ -80,7 +80,11 @@ class Content(msgspec.Struct, frozen=True, gc=False, tag="content", array_like=T
 
 
 class Spawned(msgspec.Struct, frozen=True, gc=False, tag="spawned", array_like=True):
-    """The first fact of a chain."""
+    """The first fact of an agent.
+
+    Where its record names one before it, on another agent's chain, the agent is a fork of that one: it has the
+    conversation up to the last turn that had ended by then.
+    """
 
     parent: int
     """0 for a root."""

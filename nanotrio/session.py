@@ -10,19 +10,24 @@ The conversation grows by four facts: ``TurnStarted`` and ``MailRead`` add a use
 consume, ``Replied`` adds the assistant's, and the last ``ToolEnded`` of a reply adds one user message with the
 results in the order of the calls, whatever the order they came in.
 
+A fork's chain goes on from another agent's, so its ``Spawned`` meets the other's session. It keeps the conversation up
+to the end of the last turn, and begins all else anew.
+
 Unread mails wait in ``unread``. What is told between steps (everything but prompts and texts) can be read by a
 running turn; a new turn reads all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import cbor2
 import msgspec
 
+from .errors import RecordError
 from .limits import Limits
+from .mail import Mail, render_mails
 from .messages import Message, Text, ToolCall, ToolResult, Usage
 from .records import (
     AttemptFailed,
@@ -53,29 +58,13 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["Ended", "Mail", "OpenCall", "Session", "Turn", "render_mails"]
+__all__ = ["Ended", "OpenCall", "Session", "Turn"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, or as many as the last snapshot covered where that is more:
 so the bytes written for snapshots stay in proportion to the chain."""
 
-_MAX_NOTICE_CHARACTERS = 4_000
 _MAX_TASK_CHARACTERS = 80
-
-
-class Mail(msgspec.Struct, frozen=True, gc=False):
-    """A mail that waits; ``seq`` is its id. ``kind`` is a ``MailKind``, or ``"child"`` for a child's end."""
-
-    seq: int
-    kind: str
-    sender: int
-    sender_name: str
-    text: str
-
-    @property
-    def is_told_between_steps(self) -> bool:
-        """Whether a running turn reads it before its next model call."""
-        return self.kind not in ("prompt", "text")
 
 
 class OpenCall(msgspec.Struct):
@@ -122,6 +111,12 @@ class Ended(msgspec.Struct, frozen=True):
     turn: int
     steps: int
     fact: TurnEnded
+    seq: int = 0
+    """The number of its record, from which a fork goes on."""
+    messages: int = 0
+    """How many there were then."""
+    snapshot_seq: int = 0
+    """The newest snapshot then."""
 
 
 class Session(msgspec.Struct):
@@ -160,7 +155,7 @@ class Session(msgspec.Struct):
     last_seq: int = 0
     snapshot_seq: int = 0
     records: int = 0
-    """Records on the chain."""
+    """Records on the chain, a fork's own."""
     snapshot_records: int = 0
     """Records that the newest snapshot covers."""
 
@@ -170,6 +165,7 @@ class Session(msgspec.Struct):
         Raises:
             RecordError: a fact this version does not know.
         """
+        self.agent = record.agent
         self.begin_record(record.seq, record.at_us)
         for fact in decode_facts(record.facts):
             self.apply_fact(fact)
@@ -199,6 +195,14 @@ class Session(msgspec.Struct):
     def news(self) -> list[Mail]:
         """Return the unread mails that a running turn reads before its next model call."""
         return [mail for mail in self.unread if mail.kind not in ("prompt", "text")]
+
+    def fork(self, agent: int) -> Session:
+        """Return a fork as it is before its first record; call it only where a turn has ended."""
+        assert self.ended is not None
+        last_seq = self.ended.seq
+        return Session(
+            agent, name=self.name, messages=self.messages, ended=self.ended, task=self.task, last_seq=last_seq
+        )
 
     @property
     def is_unfinished(self) -> bool:
@@ -249,41 +253,31 @@ class Session(msgspec.Struct):
         )
 
 
-def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
-    """Return what the model reads of ``mails``: a prompt as it is, all else with a word on where it comes from.
-
-    Texts are whole, since nothing else shows them. Ends of children are cut, and no more than ``max_lines`` are told.
-    """
-    lines: list[str] = []
-    told = left = 0
-    for mail in mails:
-        text = mail.text
-        if mail.kind == "child":
-            if told >= max_lines:
-                left += 1
-                continue
-            told += 1
-            if len(text) > _MAX_NOTICE_CHARACTERS:
-                text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(text)} characters in all: wait_agents]"
-        match mail.kind:
-            case "prompt":
-                lines.append(text)
-            case "steer" if not mail.sender:
-                lines.append(text)
-            case "child":
-                lines.append(f"[{mail.sender_name} {text}]")
-            case "text" | "steer":
-                lines.append(f"[message from {mail.sender_name or 'outside'}] {text}")
-            case _:
-                lines.append(f"[{mail.kind}] {text}")
-    if left:
-        lines.append(f"and {left} more: list_agents")
-    return "\n".join(lines)
-
-
 def _spawned(session: Session, fact: Spawned) -> None:
+    if session.name:
+        _begin_fork(session)
     session.parent, session.root, session.depth = fact.parent, fact.root or session.agent, fact.depth
     session.name, session.profile, session.uuid = fact.name, fact.profile, fact.uuid
+
+
+def _begin_fork(session: Session) -> None:
+    """Keep what the fork has of its source, which may have gone on, the record that ended its turn included."""
+    ended = session.ended
+    if ended is None:
+        raise RecordError(f"record {session.last_seq} forks a session of which no turn had ended")
+    kept = Session(
+        *(session.agent, 0, 0, 0, "", 0, "", "idle", session.messages[: ended.messages]),
+        turns=ended.turn,
+        ended=ended,
+        task=session.task,
+        created_us=session.updated_us,
+        updated_us=session.updated_us,
+        last_seq=session.last_seq,
+        snapshot_seq=ended.snapshot_seq,
+        records=1,
+    )
+    for field in Session.__struct_fields__:
+        setattr(session, field, getattr(kept, field))
 
 
 def _mail_arrived(session: Session, fact: MailArrived) -> None:
@@ -433,7 +427,8 @@ def _limits_set(session: Session, fact: LimitsSet) -> None:
 
 def _turn_ended(session: Session, fact: TurnEnded) -> None:
     turn = session.turn
-    session.ended = Ended(session.turns, turn.steps if turn else 0, fact)
+    place = (session.last_seq, len(session.messages), session.snapshot_seq)
+    session.ended = Ended(session.turns, turn.steps if turn else 0, fact, *place)
     session.turn = None
     session.status = "settling"
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanotrio.limits import Limits
+from nanotrio.mail import Mail, render_mails
 from nanotrio.messages import Message, Text, ToolCall, ToolResult, Usage
 from nanotrio.records import (
     ChildEnded,
@@ -21,7 +22,7 @@ from nanotrio.records import (
     TurnStarted,
     decode_facts,
 )
-from nanotrio.session import SNAPSHOT_RECORDS, Mail, Session, render_mails
+from nanotrio.session import SNAPSHOT_RECORDS, Session
 from tests.lives import Life, replayed
 
 SEEDS = st.integers(0, 2**32)

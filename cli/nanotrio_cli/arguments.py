@@ -15,18 +15,28 @@ from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
+from .care_arguments import (
+    ExportOptions,
+    SqlOptions,
+    StoreOptions,
+    add_export,
+    add_sql,
+    add_store,
+    made_options,
+)
 from .exits import CommandLineError
 
 __all__ = ["AskedForHelp", "AskedForVersion", "DemoOptions", "InspectOptions", "Options", "RunOptions", "parse"]
 
 DEFAULT_WAIT_SECONDS = 7_200.0
 
-_LATER_FLAGS = {"--fork-session": 0, "--mcp-config": 1, "--add-dir": 1, "--fallback-model": 1, "--trust": 0}
+_LATER_FLAGS = {"--mcp-config": 1, "--add-dir": 1, "--fallback-model": 1, "--trust": 0}
 """Flags of the contract that this version does not have yet, and how many values each takes."""
 
 _INSPECT = ("ls", "show", "tree")
-_LATER_COMMANDS = ("map", "attach", "cancel", "export", "store", "host", "doctor")
-_COMMANDS = (*_INSPECT, "demo", *_LATER_COMMANDS)
+_CARE = ("store", "export", "sql")
+_LATER_COMMANDS = ("map", "attach", "cancel", "host", "doctor")
+_COMMANDS = (*_INSPECT, "demo", *_CARE, *_LATER_COMMANDS)
 
 _MODES = {
     "manual": "manual",
@@ -47,6 +57,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: str | None
     continue_newest: bool
     resume: str | None
+    fork_session: bool
     session_id: str | None
     max_turns: int | None
     max_budget_usd: float | None
@@ -93,7 +104,16 @@ class AskedForVersion(msgspec.Struct, frozen=True):
     """``--version``."""
 
 
-Options: TypeAlias = RunOptions | InspectOptions | DemoOptions | AskedForHelp | AskedForVersion
+Options: TypeAlias = (
+    RunOptions
+    | InspectOptions
+    | DemoOptions
+    | StoreOptions
+    | ExportOptions
+    | SqlOptions
+    | AskedForHelp
+    | AskedForVersion
+)
 
 
 class _HelpError(Exception):
@@ -155,6 +175,9 @@ def _run_parser() -> _Parser:
         description="An agent harness for swarms. Without -p it opens a prompt on the terminal.",
         epilog="commands:\n  nanotrio ls             list sessions\n  nanotrio show [ID]      print a conversation\n"
         "  nanotrio tree [ID]      print a tree of agents\n"
+        "  nanotrio export [ID]    print a session as JSON lines or Markdown\n"
+        "  nanotrio sql QUERY      ask a row store\n"
+        "  nanotrio store ACTION   check, repair, prune, copy or count a store\n"
         "  nanotrio demo           watch a swarm run, die and finish\n"
         "\nA session's ID is its UUID or the beginning of it; UUID/NAME.N is an agent in it.",
     )
@@ -168,6 +191,7 @@ def _run_parser() -> _Parser:
     add("--store", type=_filled, metavar="URL", help="sqlite:PATH; without it each run has a file of its own")
     add("-c", "--continue", dest="continue_newest", action="store_true", help="go on with the newest session here")
     add("-r", "--resume", type=_filled, metavar="ID", help="go on with that session")
+    add("--fork-session", action="store_true", help="with -c or -r: as a new session, from its last turn that ended")
     add("--session-id", type=_uuid, metavar="UUID", help="the id of the new session")
     add("--max-turns", type=_positive_int, metavar="N", help="model calls before the turn is ended")
     add("--max-budget-usd", type=_positive_number, metavar="USD", help="what the whole tree may cost")
@@ -234,6 +258,8 @@ def parse(argv: Sequence[str]) -> Options:
         name, rest = command
         if name in _LATER_COMMANDS:
             raise CommandLineError(f"nanotrio {name} is not in this version")
+        if name in _CARE:
+            return _care_options(name, rest)
         return _demo_options(rest) if name == "demo" else _inspect_options(name, rest)
     except _HelpError as met:
         return AskedForHelp(str(met))
@@ -256,6 +282,18 @@ def _inspect_options(name: str, argv: Sequence[str]) -> InspectOptions:
         json=found.json,
         all=getattr(found, "all", False),
     )
+
+
+def _care_options(name: str, argv: Sequence[str]) -> Options:
+    parser = _Parser(prog=f"nanotrio {name}", allow_abbrev=False)
+    match name:
+        case "store":
+            add_store(parser, _filled, _Parser)
+        case "export":
+            add_export(parser, _filled)
+        case _:
+            add_sql(parser, _filled, _positive_int)
+    return made_options(name, parser.parse_args(argv))
 
 
 def _demo_options(argv: Sequence[str]) -> DemoOptions:
@@ -318,6 +356,7 @@ def _run_options(parser: _Parser, argv: Sequence[str]) -> Options:
         store=found.store,
         continue_newest=found.continue_newest,
         resume=found.resume,
+        fork_session=found.fork_session,
         session_id=found.session_id,
         max_turns=found.max_turns,
         max_budget_usd=found.max_budget_usd,
@@ -343,8 +382,10 @@ def _refuse_contradictions(found: argparse.Namespace) -> None:
         other = goes_on or ("--store" if found.store else "--takeover" if found.takeover else "")
         if other:
             raise CommandLineError(f"--no-session keeps nothing, so {other} cannot go with it")
-    if goes_on and found.session_id:
-        raise CommandLineError(f"--session-id names a new session, so {goes_on} cannot go with it")
+    if found.fork_session and not goes_on:
+        raise CommandLineError("--fork-session goes with -c or -r, which name the session to fork")
+    if goes_on and found.session_id and not found.fork_session:
+        raise CommandLineError(f"--session-id names a new session, so {goes_on} cannot go with it; add --fork-session")
     if not found.print:
         for flag, given in (
             ("--output-format", found.output_format != "text"),

@@ -141,8 +141,8 @@ class _Run:
             return await begin(swarm, place, self._prompt, self._schema)
         for line in await leftovers(swarm):
             write_error(f"nanotrio: {line}")
-        agent = await take_up(self._options, swarm, found)
-        if found.view.status == "interrupted":
+        agent = await take_up(self._options, swarm, place, found)
+        if found.view.status == "interrupted" and not place.is_fork:
             await agent.steer(self._prompt)
         else:
             await agent.send(self._prompt)
@@ -216,7 +216,7 @@ class _Run:
         hint = ""
         if place is not None and self._views and (self._signal or self._outcome is None):
             hint = go_on_hint(self._options, place)
-            cut = [view.name for view in self._views if view.parent and not _rests(view)]
+            cut = [view.name for view in self._own(self._views) if view.parent and not _rests(view)]
             if cut:
                 named = ", ".join(cut[:_NAMED_CHILDREN])
                 rest = len(cut) - _NAMED_CHILDREN
@@ -236,13 +236,19 @@ class _Run:
         await self._write(ending)
         return signal_code(self._signal) if self._signal else FAILED if ending.is_error else OK
 
+    def _own(self, views: Sequence[AgentView]) -> list[AgentView]:
+        """Return those of this run's tree; a store may hold other ones."""
+        session = self._place.session_id if self._place is not None else ""
+        roots = {view.id for view in views if view.uuid == session}
+        return [view for view in views if view.root in roots or view.id in roots]
+
     async def _models(self) -> dict[str, Spending]:
         """Return what this run spent, by model."""
         if self._options.output_format == "text" or self._place is None or not self._views:
             return {}
         found = self._place.found
-        if found is None:
-            return spending(self._views)
+        if found is None or self._place.is_fork:
+            return spending(self._own(self._views))
         root = found.root.id
         after = [view for view in await read_views(found.url, one_of_many=False) if root in (view.root, view.id)]
         before = spending(found.tree)

@@ -30,7 +30,7 @@ from .sessions import Found, check_url, find, newest, read_views, roots
 from .stream import content_records
 from .transcript import call_line
 
-__all__ = ["inspect"]
+__all__ = ["below", "draw", "inspect", "table", "view_record"]
 
 _STYLES = {
     "completed": "green",
@@ -83,7 +83,8 @@ def _directory() -> str:
         raise CommandError("the working directory no longer exists; name the session by its id") from None
 
 
-def _record(view: AgentView, url: str) -> dict[str, Any]:
+def view_record(view: AgentView, url: str) -> dict[str, Any]:
+    """Return an agent as an object for machines."""
     return {
         "id": view.id,
         "name": view.name,
@@ -115,12 +116,12 @@ async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bo
     if not options.all:
         rows.sort(key=lambda row: row[0].updated_us, reverse=True)
     if options.json:
-        write_now(b"".join(encode_line(_record(view, url)) for view, url, _ in rows))
+        write_now(b"".join(encode_line(view_record(view, url)) for view, url, _ in rows))
     elif os.isatty(1):
-        table = _table("session", "when", "agents", "status", "cost", "task")
+        drawn = table("session", "when", "agents", "status", "cost", "task")
         for view, _, size in rows:
-            table.add_row(*(_cell(cell) for cell in _cells(view, size)))
-        _draw(table)
+            drawn.add_row(*(_cell(cell) for cell in _cells(view, size)))
+        draw(drawn)
     else:
         write_now("".join("\t".join(_cells(view, size)) + "\n" for view, _, size in rows).encode())
 
@@ -133,17 +134,17 @@ def _cells(view: AgentView, size: int) -> tuple[str, ...]:
 
 def _print_tree(options: InspectOptions, views: Sequence[AgentView], top: int | None) -> None:
     if options.json:
-        below = _below(views, top)
-        write_now(b"".join(encode_line(_record(view, options.store or "")) for view in below))
+        chosen = below(views, top)
+        write_now(b"".join(encode_line(view_record(view, options.store or "")) for view in chosen))
         return
     lines = tree_lines(views, root=top)
     if os.isatty(1):
-        _draw(*(_styled(line) for line in lines))
+        draw(*(_styled(line) for line in lines))
     else:
         write_now("".join(line.text() + "\n" for line in lines).encode())
 
 
-def _below(views: Sequence[AgentView], top: int | None) -> list[AgentView]:
+def below(views: Sequence[AgentView], top: int | None) -> list[AgentView]:
     """Return ``top`` and its descendants in order of creation; parents come before their children."""
     ordered = sorted(views, key=lambda view: view.id)
     if top is None:
@@ -158,7 +159,7 @@ def _below(views: Sequence[AgentView], top: int | None) -> list[AgentView]:
 async def _show(options: InspectOptions, found: Found) -> None:
     session = await read_session(found.url, found.view.id)
     if options.json:
-        write_now(encode_line({"type": "agent", **_record(found.view, found.url)}))
+        write_now(encode_line({"type": "agent", **view_record(found.view, found.url)}))
         for message in session.messages:
             write_now(encode_line({"type": message.role, "content": content_records(message), "model": message.model}))
         return
@@ -189,13 +190,14 @@ def _message_text(message: Message) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table(*columns: str) -> Any:
+def table(*columns: str) -> Any:
+    """Return an empty table for ``draw``."""
     import rich.table
 
-    table = rich.table.Table(box=None, pad_edge=False, header_style="bold")
+    made = rich.table.Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=column in ("session", "when", "cost"), overflow="ellipsis")
-    return table
+        made.add_column(column, no_wrap=column in ("session", "when", "cost"), overflow="ellipsis")
+    return made
 
 
 def _cell(text: str) -> Any:
@@ -215,7 +217,7 @@ def _styled(line: Line) -> Any:
     return text.append(f"  {line.task}")
 
 
-def _draw(*things: Any) -> None:
+def draw(*things: Any) -> None:
     """Draw on the terminal through rich, and write what it drew ourselves."""
     import rich.console
 

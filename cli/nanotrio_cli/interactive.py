@@ -82,12 +82,12 @@ class _Interactive:
         options = self._options
         while place is not None:
             place = await self._one_session(terminal, options, place)
-            options = msgspec.structs.replace(options, prompt=None)
+            options = msgspec.structs.replace(options, prompt=None, fork_session=False)
 
     async def _find(self, wanted: str) -> Place:
         """Return the place of the session that ``/resume`` names."""
         options = msgspec.structs.replace(
-            self._options, resume=wanted, continue_newest=False, session_id=None, no_session=False
+            self._options, resume=wanted, continue_newest=False, session_id=None, no_session=False, fork_session=False
         )
         place = await choose_place(options, self._environment, self._directory)
         rules_of(options, place)
@@ -107,7 +107,7 @@ class _Interactive:
                     approvals=approvals,
                     list_sessions=self._list_sessions,
                     find=self._find,
-                    agent=None if place.found is None else await take_up(options, swarm, place.found),
+                    agent=None if place.found is None else await take_up(options, swarm, place, place.found),
                     first=options.prompt,
                 )
                 await self._greet(terminal, place, left)
@@ -123,7 +123,7 @@ class _Interactive:
         found = place.found
         text = "nanotrio, /help lists the commands\n"
         if found is not None:
-            text += f"session {found.view.uuid}: {one_line(found.view.task, 60)}\n"
+            text += f"{'fork' if place.is_fork else 'session'} {place.session_id}: {one_line(found.view.task, 60)}\n"
             text += "".join(f"{line}\n" for line in left)
         terminal.show([Piece("note", text)])
         await terminal.drain()

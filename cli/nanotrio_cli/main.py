@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from .arguments import AskedForHelp, AskedForVersion, DemoOptions, InspectOptions, Options, RunOptions, parse
+from .care_arguments import ExportOptions, SqlOptions, StoreOptions
 from .exits import FAILED, OK, USAGE, CommandError, CommandLineError, OutputClosedError, signal_code
 from .output import write_error, write_now
 
@@ -53,6 +54,18 @@ def _do(options: Options, environment: Mapping[str, str]) -> int:
             from .inspection import inspect
 
             return inspect(options, environment)
+        case StoreOptions():
+            from .care import care_for
+
+            return care_for(options)
+        case ExportOptions():
+            from .export import export
+
+            return export(options, environment)
+        case SqlOptions():
+            from .sql import ask
+
+            return ask(options)
         case RunOptions():
             return _run(options, environment)
         case _:

@@ -39,7 +39,8 @@ class Place(msgspec.Struct, frozen=True):
     """None keeps it in memory."""
     session_id: str
     found: Found | None = None
-    """Set where an earlier session goes on."""
+    """Set where an earlier session goes on, or is forked."""
+    is_fork: bool = False
     own_file: Path | None = None
     """The store that this run makes for itself."""
 
@@ -68,12 +69,17 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
     many = options.store is None
     if options.resume:
         found = await find(urls, options.resume, one_of_many=many)
-        if found.view.parent:
+        if found.view.parent and not options.fork_session:
             raise CommandError(f"{found.view.name} is not a root; go on with its session: -r {found.root.uuid}")
     else:
         found = await newest(urls, str(directory), one_of_many=many)
     _refuse_changes(options, found)
-    return Place(found.url, found.view.uuid, found)
+    if not options.fork_session:
+        return Place(found.url, found.view.uuid, found)
+    session_id = options.session_id or str(uuid.uuid4())
+    if any(session_id == view.uuid for view in found.views):
+        raise CommandError(f"there is a session {session_id} already; choose another id for the fork")
+    return Place(found.url, session_id, found, is_fork=True)
 
 
 def _new_place(options: RunOptions, environment: Mapping[str, str]) -> Place:
@@ -159,9 +165,12 @@ async def begin(swarm: Swarm, place: Place, prompt: str, schema: dict[str, Any] 
     return await swarm.spawn(prompt, uuid=place.session_id, result_type=schema)
 
 
-async def take_up(options: RunOptions, swarm: Swarm, found: Found) -> Agent:
-    """Resume the session's tree, under the bounds that the flags set anew."""
-    agent = await swarm.resume(found.view.id)
+async def take_up(options: RunOptions, swarm: Swarm, place: Place, found: Found) -> Agent:
+    """Resume the session's tree, or fork it, under the bounds that the flags set anew."""
+    if place.is_fork:
+        agent = await swarm.fork(found.view.id, uuid=place.session_id)
+    else:
+        agent = await swarm.resume(found.view.id)
     if options.max_budget_usd is not None:
         await agent.set_budget(options.max_budget_usd)
     if options.max_turns is not None:

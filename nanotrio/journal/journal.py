@@ -13,15 +13,15 @@ is final: ``failed`` is set, everyone who waits gets it, and appending raises it
 
 Heads are written in *rounds*. A round begins when enough records have passed, when nothing was appended for a while,
 or for ``flush``; it notes the last number given out, takes the set of agents with records since the former round, and
-writes their heads a few hundred a batch, so that no batch holds up the loop. Each batch of a round holds every record
-appended up to then, since heads show the live state and must not run ahead of the log. With the round's last batch the
-store learns the number noted at the start: up to it all heads are true. Heads that are ahead of it do no harm.
+writes their heads a few hundred a batch, or half as many as records wait, so that a round ends however fast new agents
+come. Each batch of a round holds every record appended up to then, since heads show the live state and must not run
+ahead of the log. With its last batch the store learns the number noted at the start: up to it all heads are true.
 
 Some stores are held by a lease that commits renew. Where nothing was committed for ``renew_seconds`` an empty batch is,
 so an idle owner keeps its store, and learns soon that another took it.
 
-Everything here is plain data of one Trio thread. Tasks wait by being parked in a dict; the writer wakes at most 256 a
-pass, so that thousands of acknowledged agents do not become one long stall.
+All is plain data of one Trio thread. Tasks wait by being parked in a dict; the writer wakes at most 256 a pass, so that
+thousands of acknowledged agents do not become one long stall.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class Journal:
 
         self._dirty: set[int] = set()
         self._round: list[int] = []
+        self._ready_heads: list[Head] = []
         self._round_seq: int | None = None
         self._flush_seq = 0
         self._contents = Contents(self.limits.max_contents)
@@ -344,6 +345,7 @@ class Journal:
     async def _write(self) -> None:
         """Commit one batch, again and again until the store takes it or has failed for good."""
         if self._flight is None:
+            await self._gather_heads()
             self._flight = self._cut()
         if self._flight is None:
             return
@@ -369,26 +371,31 @@ class Journal:
         await self._wake_waiters()
         crash.pass_point("after-acknowledgement", self.durable_seq)
 
-    def _cut(self) -> Batch | None:
-        """Take the next batch off the queue, None where there is nothing to write."""
+    async def _gather_heads(self) -> None:
+        """Begin a round where one is due, and take heads for the next batch, in slices so the loop is not held up."""
         if self._round_seq is None and (
             self._flush_seq > self.heads_seq or self.next_seq - 1 - self.heads_seq >= self.limits.heads_records
         ):
             self._dirty.discard(0)
             self._round, self._dirty = list(self._dirty), set()
             self._round_seq = self.next_seq - 1
-        records, self._flight_bytes = self._take_groups(whole=self._round_seq is not None)
-        heads: list[Head] = []
-        heads_seq = None
-        if self._round_seq is not None:
+        while self._round:
             agents = self._round[-self.limits.heads_slice :]
-            del self._round[-self.limits.heads_slice :]
             heads = self._heads(agents)
-            if len(heads) != len(agents):
-                missing = set(agents).difference(head.agent for head in heads)
+            if missing := set(agents).difference(head.agent for head in heads):
                 raise RuntimeError(f"no heads for agents {sorted(missing)[:10]}, which have records")
-            if not self._round:
-                heads_seq, self._round_seq = self._round_seq, None
+            del self._round[-self.limits.heads_slice :]
+            self._ready_heads += heads
+            if len(self._ready_heads) >= self._queued_records // 2:
+                break
+            await trio.lowlevel.checkpoint()
+
+    def _cut(self) -> Batch | None:
+        """Take the next batch off the queue, None where there is nothing to write."""
+        records, self._flight_bytes = self._take_groups(whole=self._round_seq is not None)
+        heads, self._ready_heads, heads_seq = self._ready_heads, [], None
+        if self._round_seq is not None and not self._round:
+            heads_seq, self._round_seq = self._round_seq, None
         if not records and not heads and heads_seq is None and trio.current_time() < self._renew_at:
             return None
         return Batch(self._batches + 1, records, heads, heads_seq)

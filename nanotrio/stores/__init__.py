@@ -1,9 +1,10 @@
 """Stores: the port, its drivers, and their addresses."""
 
 from .address import open_store, parse_url
-from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary
+from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary, beside
 from .memory import MemoryStore
 from .owner import state_of, this_process
+from .pruning import PruneReport
 from .query import Answer, query
 from .store import Batch, Owner, Store, StoreStatistics, Tenure
 from .tail import Tail, read_tail
@@ -15,6 +16,7 @@ __all__ = [
     "CopyReport",
     "MemoryStore",
     "Owner",
+    "PruneReport",
     "RepairReport",
     "Store",
     "StoreCare",
@@ -22,6 +24,7 @@ __all__ = [
     "StoreSummary",
     "Tail",
     "Tenure",
+    "beside",
     "open_store",
     "parse_url",
     "query",

@@ -43,7 +43,7 @@ class Audit:
         if not agent:
             if prev:
                 self.add_problem(f"record {seq} is on no chain, and names {prev} as the one before it")
-        elif not 0 <= prev < seq:
+        elif not 0 <= prev < seq or prev in self._contents:
             self.add_problem(f"record {seq} names {prev} as the one before it")
         elif last is not None and prev != last:
             self.add_problem(f"record {seq} of agent {agent} names {prev} as the one before it, which is {last}")
@@ -60,7 +60,7 @@ class Audit:
             elif isinstance(fact, Spawned) and fact.profile not in self._contents:
                 self.add_problem(f"record {seq} refers to content in record {fact.profile}, where none is")
         if agent:
-            is_born = any(isinstance(fact, Spawned) for fact in facts) or prev or not facts
+            is_born = any(isinstance(fact, Spawned) for fact in facts) or not facts
             if last is None and not is_born:
                 self.add_problem(f"record {seq} is the first of agent {agent} and does not say that it was spawned")
             self.agents[agent] = seq

@@ -1,14 +1,12 @@
-"""The care of stores: look one through, save what can be read, copy it, count what is in it.
+"""The care of stores: look one through, save what can be read, copy it, drop what is old, count what is in it.
 
-Nothing here changes a log. What is damaged is saved into a new store, never in place; what is only a cache, heads and
-tables, is made anew where it lies.
-
-Leaving finished agents out to save room (``prune``) is not here: numbers without gaps are what every driver and every
-reopen relies on, so that takes a form of the log that says which numbers are gone.
+Nothing here changes a log. What is damaged is saved into a new store, and what is young is kept in a new one, never in
+place; what is only a cache, heads and tables, is made anew where it lies.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from hashlib import blake2b
 
@@ -22,12 +20,13 @@ from .address import open_store, parse_url
 from .audit import Audit
 from .jsonl import JsonlStore
 from .owner import this_process
+from .pruning import PruneReport, prune_into
 from .rebuilding import rebuild_heads
 from .sqlite_file import find_problems
 from .sqlite_rows import drop_tables
 from .store import Batch, Store, StoreStatistics
 
-__all__ = ["CheckReport", "CopyReport", "RepairReport", "StoreCare", "StoreSummary"]
+__all__ = ["CheckReport", "CopyReport", "RepairReport", "StoreCare", "StoreSummary", "beside"]
 
 _SLICE = 2048
 
@@ -107,11 +106,11 @@ class StoreCare:
         """
         audit = Audit()
         warning = ""
-        if self._address.scheme.startswith("sqlite"):
-            for problem in await trio.to_thread.run_sync(find_problems, self._address.path):
-                audit.add_problem(problem)
         store = await open_store(self.url, read_only=True)
         try:
+            if self._address.scheme.startswith("sqlite"):
+                for problem in await trio.to_thread.run_sync(find_problems, self._address.path):
+                    audit.add_problem(problem)
             statistics = await store.statistics()
             warning = statistics.warning
             await self._audit(store, audit, statistics.heads_seq)
@@ -120,7 +119,7 @@ class StoreCare:
         finally:
             await store.aclose()
         return CheckReport(
-            url=self.url,
+            url=self._address.url,
             records=audit.records,
             agents=len(set(audit.agents) - {0}),
             heads=audit.heads,
@@ -143,14 +142,14 @@ class StoreCare:
         lost = await self._find_damage()
         if not lost and not into:
             return await self._remake()
-        target = into or f"{self.url}.repaired"
+        target = into or beside(self.url, "repaired")
         store = await _made(target)
         try:
             records, number = await self._save_into(store)
             await rebuild_heads(store, number)
         finally:
             await store.aclose()
-        return RepairReport(target, is_new=True, records=records, lost=lost)
+        return RepairReport(parse_url(target).url, is_new=True, records=records, lost=lost)
 
     async def copy(self, target: str) -> CopyReport:
         """Copy everything into a new store of any kind at ``target``, byte for byte, beside a running owner too.
@@ -177,7 +176,28 @@ class StoreCare:
                 await copy.aclose()
         finally:
             await source.aclose()
-        return CopyReport(self.url, target, work.last_seq, heads)
+        return CopyReport(self._address.url, parse_url(target).url, work.last_seq, heads)
+
+    async def prune(self, into: str, older_than_us: int) -> PruneReport:
+        """Copy all but finished sessions older than ``older_than_us`` (Unix time) into a new store at ``into``.
+
+        This store stays as it is; put the new one in its place once it was looked at. What is kept has its numbers,
+        ids and bytes, and every unfinished tree is kept whole (see ``stores/pruning.py``).
+
+        Raises:
+            StoreOwnedError: agents run in it.
+            StoreError: it cannot be read whole, or the target is no new store.
+        """
+        source = await _acquired(self.url)
+        try:
+            await rebuild_heads(source, 1, after=(await source.statistics()).heads_seq)
+            target = await _made(into)
+            try:
+                return await prune_into(source, target, older_than_us, (self._address.url, parse_url(into).url))
+            finally:
+                await target.aclose()
+        finally:
+            await source.aclose()
 
     async def stats(self) -> StoreSummary:
         """Count what is in the store, by its heads; beside a running owner too.
@@ -268,7 +288,7 @@ class StoreCare:
             # Whoever acquires a row store without tables makes them.
             store = await _acquired(self.url)
             await store.aclose()
-        return RepairReport(self.url, is_new=False, records=records, lost="")
+        return RepairReport(self._address.url, is_new=False, records=records, lost="")
 
 
 class _Copy:
@@ -335,7 +355,7 @@ async def _made(url: str) -> Store:
     records = (await store.statistics()).records
     if records:
         await store.aclose()
-        raise StoreError(f"{url} holds {records} records; name a new store")
+        raise StoreError(f"{parse_url(url).url} holds {records} records; name a new store")
     return store
 
 
@@ -344,3 +364,10 @@ async def _open_damaged(url: str) -> Store:
     if address.scheme == "jsonl":
         return await JsonlStore.open(address.path, salvage=True)
     return await open_store(url, read_only=True)
+
+
+def beside(url: str, word: str) -> str:
+    """Return the address of a new store beside that at ``url``: ``PATH.word``, or ``swarm=NAME_word`` on a server."""
+    if parse_url(url).server is None:
+        return f"{url}.{word}"
+    return re.sub(r"([?&]swarm=[^&]+)", rf"\1_{word}", url)

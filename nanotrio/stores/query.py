@@ -112,7 +112,9 @@ class _Asked:
                     break
                 rows.append(row)
             return Answer(tuple(columns), rows, is_cut=is_cut, behind=last - done)
-        except (apsw.SQLError, apsw.AuthError, apsw.ReadOnlyError, apsw.MisuseError) as error:
+        except apsw.AuthError as error:
+            raise UsageError("the query cannot be run: it does more than read") from error
+        except (apsw.SQLError, apsw.ReadOnlyError, apsw.MisuseError) as error:
             raise UsageError(f"the query cannot be run: {error}") from error
 
 

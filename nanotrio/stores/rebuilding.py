@@ -16,16 +16,17 @@ __all__ = ["rebuild_heads"]
 _SLICE = 256
 
 
-async def rebuild_heads(store: Store, number: int) -> int:
+async def rebuild_heads(store: Store, number: int, *, after: int = 0) -> int:
     """Replay every agent and write its head, in batches from ``number`` on; return the next batch number. Checkpoints.
 
-    The store is acquired. What is held at a time is one entry an agent, and some hundred sessions.
+    With ``after``, up to which heads are true, only agents with later records are replayed. The store is acquired.
+    What is held at a time is one entry an agent, and some hundred sessions.
 
     Raises:
         RecordError: a record cannot be read by this version.
         StoreError: as ``Store``.
     """
-    tail = await read_tail(store, 0)
+    tail = await read_tail(store, after)
     agents = list(tail.last_seq)
     models: dict[int, str] = {0: ""}
     for start in range(0, len(agents), _SLICE):

@@ -216,6 +216,8 @@ def _spawned(record: Record, fact: Spawned, rows: list[Row]) -> None:
             *(_clean(fact.name), fact.uuid, fact.profile, record.at_us),
         )
     )
+    if record.prev:  # a fork, which waits for mail
+        rows.append(AgentChange(record.agent, "settled"))
 
 
 def _mail_arrived(record: Record, fact: MailArrived, rows: list[Row]) -> None:

@@ -38,7 +38,7 @@ from ..records import Head, Record
 from .chains import Chains
 from .owner import refuse_if_alive
 from .place import file_identity, file_size
-from .sqlite_file import FRONT, check_file, connect, explain, make_store, record_of
+from .sqlite_file import FRONT, check_file, connect, explain, make_store, record_of, upgrade
 from .sqlite_rows import catch_up, write_rows
 from .store import Batch, Owner, StoreStatistics, Tenure
 
@@ -238,6 +238,7 @@ class SqliteStore:
         try:
             db.execute("BEGIN IMMEDIATE")
             tenure = self._take(db, owner, takeover)
+            upgrade(db)
             db.execute("COMMIT")
             if self._rows:
                 catch_up(db, partial(self._check_fence, db, tenure.epoch))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import apsw
@@ -18,7 +19,17 @@ from ..errors import NewerStoreError, NotAStoreError, StoreDamagedError, StoreEr
 from ..records import FORMAT_VERSION, Record
 from .place import is_absent, make_file
 
-__all__ = ["APPLICATION_ID", "FRONT", "check_file", "connect", "explain", "find_problems", "make_store", "record_of"]
+__all__ = [
+    "APPLICATION_ID",
+    "FRONT",
+    "check_file",
+    "connect",
+    "explain",
+    "find_problems",
+    "make_store",
+    "record_of",
+    "upgrade",
+]
 
 APPLICATION_ID = 0x6E74726F
 """``ntro``."""
@@ -38,6 +49,10 @@ INSERT INTO mark VALUES (1, 0);
 """
 """``log.body`` is three little-endian 64-bit integers (prev, agent, at_us) and then the record's facts in CBOR;
 ``heads.body`` is the ``Head`` as a JSON array in the order of its fields."""
+
+STEPS: dict[int, Callable[[apsw.Connection], None]] = {}
+"""What takes a file from a form to the next one, by the form it starts from. The first form has no former one; whoever
+raises ``FORMAT_VERSION`` adds a step here, and keeps a store of the old form in ``tests/stores/kept``."""
 
 FRONT = struct.Struct("<qqq")
 """The beginning of ``log.body``: prev, agent, at_us."""
@@ -118,6 +133,20 @@ def make_store(path: Path, vfs: str = "") -> None:
         connection.pragma("journal_mode", "wal")
     finally:
         connection.close()
+
+
+def upgrade(
+    db: apsw.Connection, steps: Mapping[int, Callable[[apsw.Connection], None]] = STEPS, to: int = FORMAT_VERSION
+) -> None:
+    """Take a file of an older form forward, step by step; inside the transaction in which it gets its owner.
+
+    Whoever looks into the file meanwhile sees the old form or the new one, whole.
+    """
+    form: int = db.pragma("user_version")
+    for step in range(form, to):
+        steps[step](db)
+    if form < to:
+        db.pragma("user_version", to)
 
 
 def connect(path: Path, *, read_only: bool, fsync: bool = False, vfs: str = "") -> apsw.Connection:

@@ -104,6 +104,20 @@ class Agent:
         deliver(self._runtime, self._node, kind, None, text)
         await self._runtime.journal.durable(self._runtime.append())
 
+    async def fork(self) -> Agent:
+        """Make a new root that goes on from where this agent's last turn ended, on the same store; nothing is copied.
+
+        It has an id and a uuid of its own, the same profile, the limits as they are now, and the conversation up to
+        the end of that turn, also where a further one is open. Its costs begin at 0, it has no children and no mail,
+        and it is idle until it gets some: ``wait`` returns the outcome it went on from before. What a child may do is
+        what its ancestors allowed it. Durable when this returns. Checkpoints.
+
+        Raises:
+            UsageError: no turn of the agent has ended.
+            ClosedError: the swarm is closing.
+        """
+        return await self._swarm.fork(self.id)
+
     async def cancel(self) -> Outcome:
         """End the agent's turn as cancelled, and everything below it; return when all of it is gone.
 

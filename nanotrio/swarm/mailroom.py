@@ -13,9 +13,9 @@ import trio
 
 from .. import crash
 from ..errors import ClosedError, LimitError
+from ..mail import Mail
 from ..messages import clean_text
 from ..records import MailArrived, MailKind, MailReturned
-from ..session import Mail
 from .node import Node
 from .pump import Parked, Pump
 from .runtime import Runtime

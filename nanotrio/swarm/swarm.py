@@ -15,6 +15,7 @@ from ..tools import Leftover, end_leftovers, find_leftovers
 from ..turn import Restart
 from .agent import Agent, view_of
 from .events import Event
+from .forking import fork_live, fork_stored
 from .mailroom import wait_for
 from .node import Node
 from .outcome import AgentView
@@ -127,6 +128,27 @@ class Swarm:
         reopen(runtime, node)
         await runtime.journal.durable(runtime.append())
         return Agent(self, node)
+
+    async def fork(self, address: int | str, *, uuid: str = "") -> Agent:
+        """Fork an agent, in memory or in the store, without taking it up; see ``Agent.fork``.
+
+        ``address`` is as for ``resume``; ``uuid`` names the fork's session, in place of a new one. Checkpoints.
+
+        Raises:
+            UnknownAgentError: the store has no such agent.
+            UnknownToolError: it uses a tool that is not registered; nothing was made.
+            UsageError: no turn of it has ended.
+        """
+        self._check_open()
+        runtime = self._runtime
+        await runtime.journal.room()
+        node = find(runtime, address)
+        if node is not None:
+            made = fork_live(runtime, node, uuid)
+        else:
+            made = await fork_stored(runtime, await self._head(address), uuid)
+        await runtime.journal.durable(runtime.append())
+        return Agent(self, made)
 
     async def resume_all(self) -> list[Agent]:
         """Resume every root that has unfinished agents; return the roots' handles."""

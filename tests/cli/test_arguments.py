@@ -63,6 +63,16 @@ def test_without_p_it_is_the_terminal_that_begins_with_the_prompt() -> None:
         (("ls", "--nope"), "--nope"),
         (("tree", "a", "b"), "b"),
         (("demo", "--agents", "0"), "--agents"),
+        (("-p", "x", "--fork-session"), "-c or -r"),
+        (("store",), "check|repair"),
+        (("store", "look", "sqlite:x"), "look"),
+        (("store", "copy", "sqlite:x"), "NEW_URL"),
+        (("store", "prune", "sqlite:x"), "--older-than"),
+        (("store", "prune", "sqlite:x", "--older-than", "soon"), "30d"),
+        (("sql", "SELECT 1"), "--store"),
+        (("sql", "--store", "sqlite:x"), "QUERY"),
+        (("export", "--format", "xml"), "xml"),
+        (("-p", "x", "-c", "--session-id", "01234567-89ab-cdef-0123-456789abcdef"), "--fork-session"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(argv: tuple[str, ...], told: str) -> None:
@@ -76,7 +86,6 @@ def test_a_mistake_is_named_in_one_line(argv: tuple[str, ...], told: str) -> Non
 @pytest.mark.parametrize(
     "argv",
     [
-        ("-p", "x", "--fork-session"),
         ("-p", "x", "--mcp-config", "f"),
         ("-p", "x", "--add-dir", "d"),
         ("-p", "x", "--fallback-model", "m"),
@@ -84,7 +93,6 @@ def test_a_mistake_is_named_in_one_line(argv: tuple[str, ...], told: str) -> Non
         ("-p", "--input-format", "stream-json"),
         ("map", "items.txt"),
         ("attach", "abcd"),
-        ("store", "check"),
         ("host", "status"),
         ("doctor",),
     ],

@@ -256,6 +256,36 @@ def test_c_goes_on_with_the_newest_session_of_the_folder(command: Command, tmp_p
     assert [line for line in said.splitlines() if line.startswith(">")] == ["> first", "> back", "> and"]
 
 
+def test_a_fork_is_a_new_session_and_its_source_stays(command: Command) -> None:
+    first = command.ask("first")
+    fork = command.ask("second", "-c", "--fork-session")
+    own = "11111111-2222-3333-4444-555555555555"
+    assert command.ask("third", "-r", first["session_id"], "--fork-session", "--session-id", own)["session_id"] == own
+
+    assert fork["session_id"] != first["session_id"]
+    assert (fork["num_turns"], fork["is_error"]) == (1, False)
+    assert 0 < fork["usage"]["output_tokens"] < 2 * first["usage"]["output_tokens"]
+    assert len(command.listed()) == 3
+    assert len(command.stores()) == 1
+    for session, asked in [(first["session_id"], "first"), (fork["session_id"], "second"), (own, "third")]:
+        said = command.run("show", session).stdout.decode()
+        prompts = [line[2:] for line in said.splitlines() if line.startswith(">")]
+        assert prompts == ["first"] + [asked] * (asked != "first")
+    taken = command.run("-p", "x", "-c", "--fork-session", "--session-id", own)
+    assert (taken.returncode, b"already" in taken.stderr) == (1, True)
+
+
+def test_a_child_is_forked_into_a_session_of_its_own(command: Command) -> None:
+    session = command.ask("family", SKIP, "--max-wait-seconds", "1.5")["session_id"]
+
+    refused = command.run("-p", "x", "-r", f"{session}/kid.2")
+    fork = command.ask("and you?", "-r", f"{session}/kid.2", "--fork-session")
+
+    assert (refused.returncode, b"not a root" in refused.stderr) == (1, True)
+    assert fork["result"] == "you said: and you?"
+    assert [each["status"] for each in command.listed("--all")] == ["interrupted", "idle", "interrupted", "idle"]
+
+
 def test_a_run_counts_only_what_it_spent_itself(command: Command) -> None:
     one = command.ask("hello")
     two = command.ask("hello", "-c")

@@ -18,7 +18,8 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][A-Za-z-]*")
 def test_every_flag_is_on_the_page_and_no_other(tmp_path: Path) -> None:
     env = environment_in(tmp_path / "home", {})
     offered = set()
-    for command in ([], ["ls"], ["show"], ["tree"], ["demo"]):
+    actions = [["store", action] for action in ("check", "repair", "prune", "copy", "stats")]
+    for command in ([], ["ls"], ["show"], ["tree"], ["demo"], ["export"], ["sql"], *actions):
         done = run_command([*command, "--help"], cwd=tmp_path, environment=env)
         assert done.returncode == 0, done.stderr
         offered |= set(FLAG.findall(done.stdout))

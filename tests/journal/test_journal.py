@@ -292,6 +292,21 @@ def test_heads_are_written_after_many_records_and_after_idleness(tmp_path: Path)
     _run(main)
 
 
+def test_heads_keep_up_with_new_agents_however_fast_they_come(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = JournalLimits(heads_records=100, heads_slice=4, max_batch_records=50, max_queued_records=200)
+        async with _bench(tmp_path, limits) as bench:
+            behind = []
+            for agent in range(1, 3_000):
+                bench.append(agent, agent, agent, agent)
+                await bench.journal.room()
+                behind.append(bench.journal.durable_seq - bench.journal.heads_seq)
+            assert max(behind[-1_000:]) <= 800
+            await bench.journal.flush()
+
+    _run(main)
+
+
 def test_heads_never_run_ahead_of_the_log(tmp_path: Path) -> None:
     async def main() -> None:
         async with _bench(tmp_path, JournalLimits(heads_records=20, heads_slice=2, max_batch_records=4)) as bench:

@@ -1,0 +1,254 @@
+"""What opening a large store costs: finished agents must cost nothing, unfinished ones little.
+
+A generator writes a store through the journal: roots, below each of them finished children (spawned, one turn with a
+prompt, a reply and a result, reported and settled), and unfinished ones in the middle of their turn. It ends as by a
+SIGKILL, with heads that are behind the log. Then a new process opens the store, and tells how long that took and what
+memory it had at its peak; then it reads the heads of all.
+
+    python -m benchmarks.reopen --finished 1000000 --unfinished 5000 --store sqlite:/var/tmp/reopen.db
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+
+import cbor2
+import msgspec
+import trio
+
+import nanotrio
+from benchmarks.journal import remove
+from benchmarks.swarm import _pss_mb, _refuse_tmpfs
+from nanotrio.journal import Journal
+from nanotrio.messages import Text, Usage
+from nanotrio.models import ScriptedModel, reply_text
+from nanotrio.records import (
+    ChildEnded,
+    Content,
+    Fact,
+    Head,
+    MailArrived,
+    Profile,
+    Record,
+    Replied,
+    Settled,
+    Spawned,
+    TurnEnded,
+    TurnStarted,
+    encode_facts,
+)
+from nanotrio.session import Session
+from nanotrio.stores import open_store, parse_url, this_process
+
+CHILDREN = 1_000
+"""Below each root."""
+FINALS = 200_000
+"""Heads of finished agents that the generator keeps."""
+_USAGE = Usage(900, 40, 0, 0)
+
+
+class Generator:
+    """Writes agents as a swarm does, in groups, with live heads."""
+
+    def __init__(self) -> None:
+        self.journal: Journal
+        self.sessions: dict[int, Session] = {}
+        """Of agents whose heads were not written yet, or which go on."""
+        self.done: set[int] = set()
+        self.finals: dict[int, Head] = {}
+        self.at_us = time.time_ns() // 1_000
+        self.agent = 0
+        self.profile = 0
+
+    def heads(self, agents: Iterable[int]) -> list[Head]:
+        """Return live heads; of who is done the head is kept for a while, since a later round may ask once more."""
+        heads = []
+        for agent in agents:
+            head = self.finals.get(agent)
+            if head is None:
+                head = msgspec.structs.replace(self.sessions[agent].head(), model="scripted/bench")
+                if agent in self.done:
+                    del self.sessions[agent]
+                    self.done.discard(agent)
+                    self.finals[agent] = head
+            heads.append(head)
+        while len(self.finals) > FINALS:
+            del self.finals[next(iter(self.finals))]
+        return heads
+
+    def content(self, body: bytes) -> int:
+        """Append a content record."""
+        seq = self.journal.next_seq
+        fact = Content(blake2b(body, digest_size=16).digest(), body)
+        self.journal.append_nowait([Record(seq, 0, 0, self.at_us, encode_facts([fact]))])
+        return seq
+
+    def append(self, *rows: tuple[Session, tuple[Fact, ...]]) -> None:
+        """Append a group of one record a session."""
+        self.at_us += 50
+        seq = self.journal.next_seq
+        group = []
+        for session, facts in rows:
+            prev = session.last_seq
+            session.begin_record(seq, self.at_us)
+            for fact in facts:
+                session.apply_fact(fact)
+            group.append(Record(seq, prev, session.agent, self.at_us, encode_facts(facts)))
+            seq += 1
+        self.journal.append_nowait(group)
+
+    def spawn(self, parent: Session | None) -> Session:
+        """Start an agent with a task."""
+        self.agent += 1
+        session = self.sessions[self.agent] = Session(self.agent)
+        root = parent.agent if parent else self.agent
+        uuid = "" if parent else f"00000000-0000-4000-8000-{self.agent:012x}"
+        spawned = Spawned(
+            parent.agent if parent else 0, root, 1 if parent else 0, f"w.{self.agent}", self.profile, uuid
+        )
+        task = MailArrived("prompt", spawned.parent, f"child {self.agent} " + "Read the row and say what it is. " * 8)
+        self.append((session, (spawned, task)))
+        return session
+
+    def finish(self, session: Session, parent: Session | None) -> None:
+        """Let an agent answer, and report it."""
+        reply = Replied("scripted/bench", (Text(f"row {session.agent} is of kind 3"),), "end", _USAGE, 1_000)
+        self.append((session, (TurnStarted(1, session.last_seq), reply)))
+        text = f"row {session.agent} is of kind 3"
+        ended = (TurnEnded("completed", "", "", text), Settled())
+        if parent is None:
+            self.append((session, ended))
+        else:
+            report = ChildEnded(session.agent, session.name, 1, "completed", "", text, "", _USAGE, 1_000, is_told=True)
+            self.append((session, ended), (parent, (report,)))
+        self.done.add(session.agent)
+
+
+async def _write(url: str, finished: int, unfinished: int) -> None:
+    generator = Generator()
+    store = await open_store(url)
+    try:
+        tenure = await store.acquire(this_process())
+        generator.journal = journal = Journal(store, tenure, generator.heads)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(journal.run)
+            system = generator.content(b"You are one of many agents that work on one large job. " * 75)
+            profile = Profile("scripted/bench", system, ("submit_result",), nanotrio.Limits(), "/tmp")
+            generator.profile = generator.content(cbor2.dumps(msgspec.to_builtins(profile)))
+            every = max(1, (finished + unfinished) // max(1, unfinished))
+            root: Session | None = None
+            left = (finished, unfinished)
+            for index in range(finished + unfinished):
+                if root is None or index % CHILDREN == 0:
+                    if root is not None:
+                        generator.finish(root, None)
+                    root = generator.spawn(None)
+                    left = (left[0] - 1, left[1])
+                stays = left[1] > 0 and (index % every == 0 or left[0] <= 0)
+                if not stays and left[0] <= 0:
+                    break
+                left = (left[0], left[1] - 1) if stays else (left[0] - 1, left[1])
+                child = generator.spawn(root)
+                if stays:
+                    generator.append((child, (TurnStarted(1, child.last_seq),)))
+                else:
+                    generator.finish(child, root)
+                if journal.is_full:
+                    await journal.room()
+                elif index % 256 == 0:
+                    await trio.lowlevel.checkpoint()
+            if root is not None:
+                generator.finish(root, None)
+            await journal.durable(journal.next_seq - 1)
+            os._exit(0)  # as a SIGKILL does: the last heads are behind, and the owner is dead
+    finally:
+        await store.aclose()
+
+
+async def _reopen(url: str) -> dict[str, float]:
+    """Open the store as a program does after a restart; return seconds, and megabytes at the peak."""
+    store = await open_store(url, read_only=True)
+    statistics = await store.statistics()
+    await store.aclose()
+    before_mb = _pss_mb()
+    model = ScriptedModel(lambda _: reply_text("x"), name="scripted/bench")
+    started = time.perf_counter()
+    async with nanotrio.open_swarm(store=url, model=model) as swarm:
+        seconds = time.perf_counter() - started
+        views = swarm.agents()
+    peak_mb = _peak_mb()
+    started = time.perf_counter()
+    store = await open_store(url, read_only=True)
+    count, after = 0, 0
+    while heads := await store.heads(after=after):
+        after = heads[-1].agent
+        count += len(heads)
+    await store.aclose()
+    all_seconds = time.perf_counter() - started
+    return {
+        "reopen_seconds": seconds,
+        "peak_mb": peak_mb,
+        "before_mb": before_mb,
+        "replayed_records": statistics.records - statistics.heads_seq,
+        "unfinished": len(views),
+        "heads": count,
+        "all_heads_seconds": all_seconds,
+    }
+
+
+def _peak_mb() -> float:
+    """The peak resident size since the process began; no less than the proportional one."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
+def main() -> None:
+    """Write a store, reopen it in a process of its own, and print the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--finished", type=int, default=20_000)
+    parser.add_argument("--unfinished", type=int, default=200)
+    parser.add_argument("--store", default="sqlite:reopen-bench.db", help="removed before and after")
+    parser.add_argument("--keep", action="store_true", help="do not remove it afterwards")
+    parser.add_argument("--write-only", action="store_true", help="and be killed")
+    parser.add_argument("--reopen-only", action="store_true", help="the store is there")
+    args = parser.parse_args()
+    if args.write_only:
+        trio.run(_write, args.store, args.finished, args.unfinished)
+    if args.reopen_only:
+        print(json.dumps(trio.run(_reopen, args.store)))
+        return
+    address = parse_url(args.store)
+    if not args.store.startswith("postgres"):
+        _refuse_tmpfs(address.path.parent)
+    remove(args.store)
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "benchmarks.reopen", "--store", args.store]
+    sizes = ["--finished", str(args.finished), "--unfinished", str(args.unfinished)]
+    subprocess.run([*command, *sizes, "--write-only"], check=True)
+    write_seconds = time.perf_counter() - started
+    done = subprocess.run([*command, "--reopen-only"], stdout=subprocess.PIPE, text=True, check=True)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    if figures["unfinished"] != args.unfinished or figures["heads"] != args.finished + args.unfinished:
+        raise SystemExit(f"the store holds something else than was written: {figures}")
+    result = {
+        "benchmark": "reopen",
+        "store": args.store.partition(":")[0],
+        "finished": args.finished,
+        "write_seconds": write_seconds,
+        "store_mb": address.path.stat().st_size / 1e6 if address.path.exists() else 0.0,
+        **figures,
+    }
+    if not args.keep:
+        remove(args.store)
+    print(json.dumps({key: round(value, 3) if isinstance(value, float) else value for key, value in result.items()}))
+
+
+if __name__ == "__main__":
+    main()

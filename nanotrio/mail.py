@@ -1,0 +1,58 @@
+"""Mail that waits in a session, and what the model reads of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+__all__ = ["Mail", "render_mails"]
+
+_MAX_NOTICE_CHARACTERS = 4_000
+
+
+class Mail(msgspec.Struct, frozen=True, gc=False):
+    """A mail that waits; ``seq`` is its id. ``kind`` is a ``MailKind``, or ``"child"`` for a child's end."""
+
+    seq: int
+    kind: str
+    sender: int
+    sender_name: str
+    text: str
+
+    @property
+    def is_told_between_steps(self) -> bool:
+        """Whether a running turn reads it before its next model call."""
+        return self.kind not in ("prompt", "text")
+
+
+def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
+    """Return what the model reads of ``mails``: a prompt as it is, all else with a word on where it comes from.
+
+    Texts are whole, since nothing else shows them. Ends of children are cut, and no more than ``max_lines`` are told.
+    """
+    lines: list[str] = []
+    told = left = 0
+    for mail in mails:
+        text = mail.text
+        if mail.kind == "child":
+            if told >= max_lines:
+                left += 1
+                continue
+            told += 1
+            if len(text) > _MAX_NOTICE_CHARACTERS:
+                text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(text)} characters in all: wait_agents]"
+        match mail.kind:
+            case "prompt":
+                lines.append(text)
+            case "steer" if not mail.sender:
+                lines.append(text)
+            case "child":
+                lines.append(f"[{mail.sender_name} {text}]")
+            case "text" | "steer":
+                lines.append(f"[message from {mail.sender_name or 'outside'}] {text}")
+            case _:
+                lines.append(f"[{mail.kind}] {text}")
+    if left:
+        lines.append(f"and {left} more: list_agents")
+    return "\n".join(lines)
