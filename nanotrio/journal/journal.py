@@ -36,7 +36,7 @@ import outcome
 import trio
 
 from .. import crash
-from ..errors import ClosedError, FencedError, LimitError, StoreDamagedError, StoreError
+from ..errors import ClosedError, FencedError, StoreDamagedError, StoreError
 from ..records import Head, Record
 from ..stores.store import Batch, Store, Tenure
 from ..stores.tail import Tail
@@ -154,7 +154,7 @@ class Journal:
             seq += 1
             size += len(record.facts)
         if size > self.limits.max_record_bytes:
-            self._check_sizes(group)
+            self.limits.check_sizes(group)
         dirty = self._dirty
         for record in group:
             dirty.add(record.agent)
@@ -485,17 +485,6 @@ class Journal:
         if self.failed is not None:
             return _again(self.failed)
         return ClosedError("the journal was closed; nothing more can be appended")
-
-    def _check_sizes(self, group: Sequence[Record]) -> None:
-        bound = self.limits.max_record_bytes
-        for record in group:
-            if len(record.facts) > bound:
-                raise LimitError(
-                    f"a record of {len(record.facts)} bytes is above max_record_bytes ({bound}) of the journal",
-                    bound="max_record_bytes",
-                    value=bound,
-                    holder="journal",
-                )
 
 
 def _again(error: Exception) -> Exception:

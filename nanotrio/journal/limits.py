@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
+
+from ..errors import LimitError
+from ..records import Record
 
 __all__ = ["JournalLimits", "JournalStatistics"]
 
@@ -29,6 +34,22 @@ class JournalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Heads in one batch."""
     max_contents: int = 4_096
     """Digests of shared content that are remembered."""
+
+    def check_sizes(self, group: Sequence[Record]) -> None:
+        """Refuse a group that holds a record larger than ``max_record_bytes``.
+
+        Raises:
+            LimitError: names the bound.
+        """
+        bound = self.max_record_bytes
+        for record in group:
+            if len(record.facts) > bound:
+                raise LimitError(
+                    f"a record of {len(record.facts)} bytes is above max_record_bytes ({bound}) of the journal",
+                    bound="max_record_bytes",
+                    value=bound,
+                    holder="journal",
+                )
 
 
 class JournalStatistics(msgspec.Struct, frozen=True):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.invocation import COMMAND, environment_in
+from tests.invocation import COMMAND, environment_in, processes_below
 
 RULES = [
     {"text": "^run (?P<what>.+)", "calls": [{"name": "bash", "arguments": {"command": "${what}"}}]},
@@ -113,3 +114,11 @@ def python_modules_after(arguments: Sequence[str], command: Command) -> set[str]
         check=False,
     )
     return set(done.stderr.splitlines())
+
+
+def wait_for_shell(command: Command, line: str) -> None:
+    """Wait until a process of that command line runs below the folder."""
+    deadline = time.monotonic() + 20
+    while line not in processes_below(command.directory):
+        assert time.monotonic() < deadline, f"{line} never ran"
+        time.sleep(0.02)
