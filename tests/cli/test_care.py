@@ -58,7 +58,7 @@ def test_damage_is_told_line_by_line_and_what_can_be_read_is_saved(command: Comm
 
     told = _said(command, "store", "check", "jsonl:log.jsonl", code=1)
 
-    assert told.splitlines()[-1].endswith("nanotrio store repair jsonl:log.jsonl")
+    assert told.splitlines()[-1].endswith(f"nanotrio store repair jsonl:{path}")
     assert _said(command, "store", "repair", "jsonl:log.jsonl").startswith("saved ")
     assert _said(command, "store", "check", "jsonl:log.jsonl.repaired").startswith("whole: ")
 

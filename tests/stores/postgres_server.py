@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,11 +114,14 @@ class PostgresServer:
         command = [str(self.programs / program), *arguments]
         if shutil.which("setpriv") is None:
             return command
-        # Also ends with us where we are killed.
-        front = ["setpriv", "--pdeathsig=QUIT"]
+        # Also ends with us where we are killed. The signal comes when the thread that starts it ends (prctl(2)), and
+        # a thread of Trio's ends after ten idle seconds.
+        front = ["setpriv"]
+        if threading.current_thread() is threading.main_thread():
+            front.append("--pdeathsig=QUIT")
         if self.user:
             front += [f"--reuid={self.user.pw_uid}", f"--regid={self.user.pw_gid}", "--clear-groups"]
-        return [*front, *command]
+        return [*front, *command] if len(front) > 1 else command
 
     def _run(self, *command: str) -> None:
         done = subprocess.run(
