@@ -244,7 +244,8 @@ class Log:
             if segment.end < limit:
                 raise self._damaged(segment.number, segment.end, f"batches should go on to byte {limit}")
             return
-        rest = file.read(segment.end, MAX_FRONT_BYTES)
+        # No further than was measured: the owner may have written more since, and a part of that is no torn end.
+        rest = file.read(segment.end, min(MAX_FRONT_BYTES, size - segment.end))
         if rest == RELEASED:
             self.released = True
         elif rest:
