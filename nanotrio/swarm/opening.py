@@ -39,10 +39,10 @@ from ..stores import MemoryStore, Store, open_store, parse_url, this_process
 from ..tools import TREE_TOOLS, Tool, reap_all, rule_names
 from ..tools import permission_mode as check_mode
 from .burst import Burst
-from .collector import tuned_collector
 from .deadlines import Deadlines
 from .ending import end_trees
 from .events import StoreTroubled
+from .interpreter import tuned_interpreter
 from .life import run_agent
 from .mailroom import Waiter
 from .recovery import read_heads, tail_heads
@@ -219,7 +219,7 @@ async def _run(
     runtime: Runtime, closing: trio.Event, block: trio.CancelScope, *, task_status: trio.TaskStatus[None]
 ) -> None:
     """Hold the agents and what they stand on, until the block is left and every agent is gone."""
-    with tuned_collector(), trio.CancelScope(shield=True):
+    with tuned_interpreter(), trio.CancelScope(shield=True):
         async with trio.open_nursery() as services:
             await services.start(runtime.journal.run)
             services.start_soon(runtime.pump.run)
