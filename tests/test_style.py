@@ -93,7 +93,7 @@ def imports_from_outside(path: Path, name: str) -> bool:
 
 
 def test_files_name_no_registry_and_no_machine() -> None:
-    # A folder counts where a path begins, so that a link to ".../work/" somewhere else does not.
+    # A folder counts where a path begins, so that a link with such a folder in its middle does not.
     folders = [rf"(?<![\w.~}}])({re.escape(name)})" for name in FOLDERS]
     pattern = re.compile("|".join([*map(re.escape, HOSTS), *folders]))
     found = []
