@@ -192,10 +192,6 @@ class Session(msgspec.Struct):
         """Return the fact that stands for everything before it."""
         return Snapshot(cbor2.dumps(msgspec.to_builtins(self, builtin_types=(bytes,))))
 
-    def news(self) -> list[Mail]:
-        """Return the unread mails that a running turn reads before its next model call."""
-        return [mail for mail in self.unread if mail.kind not in ("prompt", "text")]
-
     def fork(self, agent: int) -> Session:
         """Return a fork as it is before its first record; call it only where a turn has ended."""
         assert self.ended is not None

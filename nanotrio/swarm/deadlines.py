@@ -32,8 +32,7 @@ class Deadlines:
         left = node.limits.turn_seconds - turn.elapsed_us / 1e6
         if left == float("inf"):
             return
-        node.turn_deadline = trio.current_time() + left
-        entry = (node.turn_deadline, node.id, turn.number)
+        entry = (trio.current_time() + left, node.id, turn.number)
         heapq.heappush(self._heap, entry)
         if self._heap[0] is entry and self._parked is not None and self._parked.task is not None:
             trio.lowlevel.reschedule(self._parked.task)

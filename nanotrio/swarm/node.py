@@ -69,7 +69,6 @@ class Node:
         "told_turn",
         "tool_state",
         "tools",
-        "turn_deadline",
         "unfinished_children",
         "waiters",
         "waiting_for",
@@ -121,7 +120,6 @@ class Node:
         """The status and reason with which the open turn is to be stopped; the agent goes on."""
         self.stopped: trio.Event | None = None
         """Set once a stop has been written down, for who waits for that."""
-        self.turn_deadline = 0.0
         self.encoded: list[bytes] = []
         """The session's messages as the model's codec encodes them."""
         self.body_bytes = 0
