@@ -14,7 +14,7 @@ from ..errors import ClosedError, UsageError
 from ..limits import Limits, nano_usd
 from ..records import Closed, LimitsSet
 from .calls import admit_next
-from .ending import end_trees
+from .ending import end_children, end_trees
 from .events import Event
 from .mailroom import deliver, return_unread, wait_for
 from .node import Node
@@ -145,6 +145,8 @@ class Agent:
             stopped = node.stopped
             node.scope.cancel()
             await stopped.wait()
+        elif node.unfinished_children:
+            await end_children(self._runtime, node, f"{node.name} was stopped: interrupted by its user")
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:

@@ -1,9 +1,19 @@
-"""The wall clock of turns: one heap, one task."""
+"""Whatever is to happen to an agent at a time: one heap, one task.
+
+Theory of operation
+-------------------
+A turn that is still open when its time is over is stopped. A settling agent whose children end is woken a moment after
+the first of these ends, so that many together cost one turn.
+
+An entry stays in the heap when it has lost its meaning, since taking it out would mean a search; most turns end long
+before their time. So once there are many, and twice as many as after the last sweep, those without meaning are swept
+out, which costs each entry a constant share.
+"""
 
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -16,13 +26,26 @@ if TYPE_CHECKING:
 __all__ = ["Deadlines"]
 
 
+GATHER_SECONDS = 0.25
+"""How long the end of a child waits for others, while its parent has nothing else to do."""
+
+_GATHERED = 0
+"""In place of a turn's number."""
+
+_MIN_SWEEP = 1_024
+
+
 class Deadlines:
-    """Stops each turn that is still open when its time is over."""
+    """Stops each turn that is still open when its time is over, and wakes those who gather."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._heap: list[tuple[float, int, int]] = []
+        self._sweep_at = _MIN_SWEEP
         self._parked: Parked | None = None
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def start_turn(self, node: Node) -> None:
         """Let the node's open turn end ``turn_seconds`` after it began, less what ran before a restart."""
@@ -32,26 +55,57 @@ class Deadlines:
         left = node.limits.turn_seconds - turn.elapsed_us / 1e6
         if left == float("inf"):
             return
-        entry = (trio.current_time() + left, node.id, turn.number)
-        heapq.heappush(self._heap, entry)
-        if self._heap[0] is entry and self._parked is not None and self._parked.task is not None:
+        self._add(trio.current_time() + left, node.id, turn.number)
+
+    def gather(self, node: Node) -> None:
+        """Queue a settling node a moment from now; those who call again meanwhile change nothing."""
+        if not node.is_gathering:
+            node.is_gathering = True
+            self._add(trio.current_time() + GATHER_SECONDS, node.id, _GATHERED)
+
+    def _add(self, at: float, agent: int, what: int) -> None:
+        heap = self._heap
+        if len(heap) >= self._sweep_at:
+            heap[:] = [entry for entry in heap if self._node_of(entry) is not None]
+            heapq.heapify(heap)
+            self._sweep_at = max(_MIN_SWEEP, 2 * len(heap))
+        entry = (at, agent, what)
+        heapq.heappush(heap, entry)
+        if heap[0] is entry and self._parked is not None and self._parked.task is not None:
             trio.lowlevel.reschedule(self._parked.task)
             self._parked.task = None
 
     async def run(self) -> None:
-        """Stop turns as their time comes. Runs until cancelled."""
+        """Do what is due as its time comes. Runs until cancelled."""
         while True:
             now = trio.current_time()
             while self._heap and self._heap[0][0] <= now:
-                _, agent, number = heapq.heappop(self._heap)
-                self._stop(agent, number)
+                entry = heapq.heappop(self._heap)
+                node = self._node_of(entry)
+                if node is not None:
+                    self._gathered(node) if entry[2] == _GATHERED else self._stop(node)
             self._parked = Parked()
             with trio.CancelScope(deadline=self._heap[0][0] if self._heap else float("inf")):
                 await self._parked.wait()
 
-    def _stop(self, agent: int, number: int) -> None:
-        node: Any = self._runtime.nodes.get(agent)
-        if node is None or node.session.turn is None or node.session.turn.number != number or node.scope is None:
+    def _node_of(self, entry: tuple[float, int, int]) -> Node | None:
+        """Return whom an entry is about, None where it has lost its meaning."""
+        _, agent, what = entry
+        node = self._runtime.nodes.get(agent)
+        if node is None:
+            return None
+        if what == _GATHERED:
+            return node if node.is_gathering else None
+        turn = node.session.turn
+        return node if turn is not None and turn.number == what else None
+
+    def _gathered(self, node: Node) -> None:
+        node.is_gathering = False
+        if node.is_counted and node.session.unread:
+            self._runtime.wake(node)
+
+    def _stop(self, node: Node) -> None:
+        if node.scope is None:
             return
         seconds = node.limits.turn_seconds
         node.stop = ("deadline_exceeded", f"turn_seconds of {node.name} reached ({seconds:g} s)")

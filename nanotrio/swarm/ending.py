@@ -20,7 +20,7 @@ from .mailroom import wait_for
 from .node import Cause, Node
 from .pump import QUOTA
 from .runtime import Runtime
-from .settling import close_unstarted, give_up
+from .settling import end_sealed, give_up
 
 __all__ = ["end_children", "end_trees", "names_of_unfinished"]
 
@@ -66,10 +66,9 @@ async def end_trees(runtime: Runtime, tops: Sequence[Node], cause: Cause, reason
     seconds = max(node.limits.max_reap_seconds for node in tops)
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         await _cancel(runtime, nodes)
-        await wait_for(runtime, [node for node in nodes if node.has_task], "all", None)
-    left = [node for node in nodes if node.has_task]
-    give_up(runtime, left)
-    remaining = [f"{node.name} (its task does not end)" for node in left]
+        await wait_for(runtime, nodes, "all", None)
+    remaining = [f"{node.name} (its task does not end)" for node in nodes if node.has_task]
+    give_up(runtime, nodes)
     processes = [node.processes for node in nodes if node.processes is not None]
     if processes:
         with trio.CancelScope(shield=True):
@@ -85,8 +84,8 @@ async def _cancel(runtime: Runtime, nodes: list[Node]) -> None:
     for index, node in enumerate(reversed(nodes), 1):
         if node.scope is not None:
             node.scope.cancel()
-        if not node.has_task:
-            close_unstarted(runtime, node)
+        if not node.has_task and not node.unfinished_children:
+            end_sealed(runtime, node)
         if index % SLICE == 0:
             runtime.append()
             await trio.lowlevel.checkpoint()

@@ -6,8 +6,9 @@ A node is plain data on one Trio thread; the functions in this room change it be
 Its life has three layers that must not be mixed up:
 
 - ``session`` is the durable state; only facts change it.
-- ``has_task`` says whether a task runs it. Only an agent with something to do has one, and its ancestors (a *bare*
-  task: an open nursery and nothing else). The task lives in the parent's ``nursery``.
+- ``has_task`` says whether a task does its *own work*: a turn, unread mail, or the end to be written. It lives in the
+  parent's ``nursery``, which a *bare* task of the parent holds open for as long as it has tasks in it: an agent whose
+  turn has ended and whose descendants run has that one alone, and an agent without children has none.
 - ``is_counted`` says that it is unfinished, and counted so by its parent; it follows the need for a task, not the task.
 """
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     import trio
 
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..tools import AgentProcesses, Tool
     from .mailroom import Waiter
-    from .pump import Parked
     from .watch import Watcher
 
-__all__ = ["Cause", "Node"]
+__all__ = ["Cause", "Node", "Start"]
 
 Cause: TypeAlias = Literal["cancelled", "interrupted"]
 """Why a subtree is sealed: ``cancelled`` is written down, ``interrupted`` writes nothing and can be resumed."""
+
+
+Start: TypeAlias = "Callable[[Node], Awaitable[None]]"
+"""What a task of a node runs: its own work, or the nursery of its children."""
 
 
 class Node:
@@ -48,6 +52,7 @@ class Node:
         "has_task",
         "input_tokens",
         "is_counted",
+        "is_gathering",
         "is_queued",
         "is_told",
         "ledger",
@@ -56,7 +61,6 @@ class Node:
         "model",
         "nursery",
         "parent",
-        "parked",
         "processes",
         "profile",
         "retry_after_seconds",
@@ -65,6 +69,7 @@ class Node:
         "session",
         "stop",
         "stopped",
+        "tasks",
         "to_start",
         "told_turn",
         "tool_state",
@@ -101,17 +106,22 @@ class Node:
         self.unfinished_children = 0
         self.is_counted = False
         self.is_queued = False
+        self.is_gathering = False
+        """Ends of its children wait a moment for more of them."""
         self.is_told = False
         """Its parent ends it, so its end is no news to it."""
         self.told_turn = session.turns if session.status in ("idle", "closed") else 0
         """The last turn whose end its parent was told of."""
         self.has_task = False
+        """Its own work has a task."""
         self.has_slot = False
         self.nursery: trio.Nursery | None = None
+        """Where the tasks of its children run; open while there are any."""
+        self.tasks = 0
+        """How many run in it, or wait for it to open."""
+        self.to_start: list[tuple[Start, Node]] | None = None
+        """Tasks that wait for it to open."""
         self.scope: trio.CancelScope | None = None
-        self.to_start: list[Node] | None = None
-        """Children that wait for this node's nursery to open."""
-        self.parked: Parked | None = None
         self.waiting_for = ""
         self.waiters: list[Waiter] | None = None
         self.watchers: list[Watcher] | None = None
@@ -138,6 +148,11 @@ class Node:
     def name(self) -> str:
         """``NAME.N``."""
         return self.session.name
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has a task, be it a bare one."""
+        return self.has_task or self.nursery is not None or self.to_start is not None
 
     @property
     def root(self) -> Node:

@@ -19,7 +19,7 @@ from ..stores import Store, Tail, read_tail
 from ..turn import Restart
 from .node import Node
 from .runtime import Runtime
-from .settling import close_unstarted
+from .settling import end_sealed
 from .tree import make_node
 
 __all__ = ["load_sessions", "read_heads", "read_profiles", "resume_tree", "tail_heads"]
@@ -192,7 +192,7 @@ def _end_cut_off(runtime: Runtime, nodes: Sequence[Node]) -> None:
             node.is_told = True
     for node in reversed(nodes):
         if node.sealed == "cancelled" and node.is_counted:
-            close_unstarted(runtime, node)
+            end_sealed(runtime, node)
 
 
 def _is_repeatable(node: Node, name: str) -> bool:

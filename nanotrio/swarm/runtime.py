@@ -21,7 +21,7 @@ from ..tools import PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
 from .events import Event
-from .node import Node
+from .node import Node, Start
 from .pump import Parked, Pump
 from .slots import Slots
 from .watch import Watchers
@@ -97,7 +97,7 @@ class Runtime:
     burst: Burst
     deadlines: Deadlines
     tree: SwarmTree
-    run_agent: Callable[[Node], Awaitable[None]]
+    run_agent: Start
 
     def __init__(self, settings: Settings, store: Store, max_active: int, token: str, output_directory: Path) -> None:
         self.settings = settings
@@ -112,7 +112,7 @@ class Runtime:
         """Heads of agents that are not in memory, where the store's own may be behind; and all unfinished ones."""
         self.next_agent = 1
         self.live = 0
-        """Agents that have a task."""
+        """Agents that have a task, be it a bare one."""
         self.unfinished_roots = 0
         self.idle_waiters: list[Waiter] = []
         """Those who wait until no root is unfinished."""
@@ -223,35 +223,71 @@ class Runtime:
         return self.live < self.settings.limits.max_live
 
     def launch(self, node: Node) -> None:
-        """Start a task for ``node`` in its parent's nursery, and whatever bare tasks are missing above it."""
+        """Start the own work of ``node`` in its parent's nursery, and whatever bare tasks are missing above it."""
         node.is_queued = False
         if node.sealed or self.is_closing or node.has_task:
             self.slots.release(node)
             return
+        if not node.is_live:
+            self.live += 1
         node.has_task = True
-        self.live += 1
+        node.is_gathering = False
+        node.waiting_for = ""
+        self._start(self.run_agent, node)
+
+    def _start(self, start: Start, node: Node) -> None:
+        """Start a task of ``node`` where it belongs; a nursery that is missing is opened first, from the top down."""
         parent = node.parent
         if parent is None:
             assert self.roots is not None
-            self.roots.start_soon(self.run_agent, node, name=node.name)
-        elif parent.nursery is not None:
-            parent.nursery.start_soon(self.run_agent, node, name=node.name)
+            self.roots.start_soon(start, node, name=node.name)
+            return
+        parent.tasks += 1
+        if parent.nursery is not None:
+            parent.nursery.start_soon(start, node, name=node.name)
+        elif parent.to_start is not None:
+            parent.to_start.append((start, node))
         else:
-            if parent.to_start is None:
-                parent.to_start = []
-            parent.to_start.append(node)
-            if parent.has_task:
-                self.wake(parent)
-            else:
-                self.launch(parent)
+            if not parent.is_live:
+                self.live += 1
+            parent.to_start = [(start, node)]
+            self._start(self._run_children, parent)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run_children(self, node: Node) -> None:
+        """The bare task of ``node``: its children's nursery, open until the last task in it has ended."""
+        try:
+            async with trio.open_nursery() as nursery:
+                node.nursery = nursery
+                waiting, node.to_start = node.to_start, None
+                for start, child in waiting or ():
+                    nursery.start_soon(start, child, name=child.name)
+        finally:
+            self.task_ended(node)
+
+    def work_ended(self, node: Node) -> None:
+        """The own work of ``node`` is done, or has to wait for its children: it has no task of its own any more."""
+        if node.has_task:
+            node.has_task = False
+            if not node.is_live:
+                self.live -= 1
+        node.scope = None
+        self.slots.release(node)
+
+    def task_ended(self, node: Node) -> None:
+        """The last act of each task of ``node``; the last one in a nursery lets go of it."""
+        parent = node.parent
+        if parent is not None:
+            parent.tasks -= 1
+            if not parent.tasks:
+                parent.nursery = None
+                if not parent.is_live:
+                    self.live -= 1
+                    self.slots.hand_on()
 
     def wake(self, node: Node) -> None:
-        """Let a node that waits for news look again, or queue one that has no task."""
-        parked = node.parked
-        if parked is not None:
-            node.parked = None
-            self.pump.post(parked)
-        elif not node.has_task and not node.sealed:
+        """There is news for ``node``: one that has no task is queued for a slot; a task looks by itself."""
+        if not node.has_task and not node.sealed:
             self.count(node)
             self.slots.enqueue(node)
 
@@ -266,22 +302,18 @@ class Runtime:
             node = node.parent
 
     def uncount(self, node: Node) -> None:
-        """Count ``node`` as finished, and wake a parent that waits for it."""
+        """Count ``node`` as finished; its parent is told by ``settling``."""
         if not node.is_counted:
             return
         node.is_counted = False
         parent = node.parent
-        if parent is None:
-            self.unfinished_roots -= 1
-            if not self.unfinished_roots:
-                for waiter in self.idle_waiters:
-                    waiter.notify(node)
+        if parent is not None:
+            parent.unfinished_children -= 1
             return
-        parent.unfinished_children -= 1
-        if parent.parked is not None:
-            self.wake(parent)
-        elif not parent.has_task and not parent.sealed:  # the child ended before a task of its parent was needed
-            self.slots.enqueue(parent)
+        self.unfinished_roots -= 1
+        if not self.unfinished_roots:
+            for waiter in self.idle_waiters:
+                waiter.notify(node)
 
     def dirty_heads(self, agents: Iterable[int]) -> list[Head]:
         """Return the heads of ``agents`` as they stand, for the journal."""

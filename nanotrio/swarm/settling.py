@@ -1,7 +1,8 @@
 """The end of an agent's work, as it is written down and told.
 
 All of it happens without an await: from the fact that says the agent has nothing left to do, to the parent's notice and
-the waiters that are let go. Where a subtree is *interrupted* nothing is written, so that it can be resumed.
+the waiters that are let go. A parent that only waited for it is settled in the same moment. Where a subtree is
+*interrupted* nothing is written, so that it can be resumed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .node import Node
 from .outcome import outcome_of
 from .runtime import Runtime
 
-__all__ = ["close", "close_unstarted", "end_sealed", "give_up", "settle", "tell_stopped"]
+__all__ = ["end_sealed", "end_sealed_work", "give_up", "has_ends_to_gather", "rest", "settle", "tell_stopped"]
 
 
 def settle(runtime: Runtime, node: Node) -> None:
@@ -58,26 +59,64 @@ def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
 
 
 def _leave(runtime: Runtime, node: Node) -> None:
-    """Give the task's things back; whoever waits for the agent is told."""
-    if node.has_task:
-        node.has_task = False
-        runtime.live -= 1
-    node.nursery = None
-    node.scope = None
+    """The agent has nothing left to do: give back what it holds; whoever waits for it is told."""
+    runtime.work_ended(node)
     node.encoded = []
+    node.waiting_for = ""
     tell_stopped(node)
     if node.sealed is None:
         node.stop = None  # the turn it was meant for ended in the same moment
-    runtime.slots.release(node)
     if runtime.watchers.count and node.is_counted and node.session.ended is not None:
         runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node.session)))
     waiters, node.waiters = node.waiters, None
-    runtime.uncount(node)
+    _uncount(runtime, node)
     if waiters:
         notify(waiters, node)
 
 
-def close(runtime: Runtime, node: Node) -> None:
+def _uncount(runtime: Runtime, node: Node) -> None:
+    """Count the agent as finished; a parent without a task is queued, settled or ended where that was all it lacked."""
+    parent = node.parent
+    if not node.is_counted:
+        return
+    runtime.uncount(node)
+    if parent is None or parent.has_task or (parent.is_gathering and parent.unfinished_children and not parent.sealed):
+        return
+    if parent.sealed is not None:
+        if not parent.unfinished_children:
+            end_sealed(runtime, parent)
+    elif has_ends_to_gather(parent):
+        runtime.deadlines.gather(parent)
+    elif parent.session.turn is not None or parent.session.unread:
+        runtime.slots.enqueue(parent)
+    elif not parent.unfinished_children:
+        settle(runtime, parent)
+
+
+def rest(runtime: Runtime, node: Node) -> None:
+    """The agent's turn has ended and descendants are unfinished: its task ends, and news starts another. No await."""
+    runtime.append()
+    runtime.work_ended(node)
+    node.waiting_for = "its children"
+    tell_stopped(node)
+    if node.sealed is None:
+        node.stop = None
+    if has_ends_to_gather(node):
+        runtime.deadlines.gather(node)
+
+
+def has_ends_to_gather(node: Node) -> bool:
+    """Whether all that is new are ends of children, and more of them are to be expected: they are told together."""
+    session = node.session
+    return (
+        node.unfinished_children > 0
+        and session.turn is None
+        and bool(session.unread)
+        and all(mail.kind == "child" for mail in session.unread)
+    )
+
+
+def _close(runtime: Runtime, node: Node) -> None:
     """Write down that the agent's turn was cancelled and that it takes no more mail."""
     session = node.session
     if session.status == "closed":
@@ -95,33 +134,37 @@ def close(runtime: Runtime, node: Node) -> None:
         crash.here("after-cancel", node.id)
 
 
-def end_sealed(runtime: Runtime, node: Node) -> None:
-    """The last act of a task whose subtree was sealed; its children are gone."""
-    if node.sealed == "cancelled" and node.is_counted:
-        _report(runtime, node, (Settled(),))
-    _leave(runtime, node)
+def end_sealed_work(runtime: Runtime, node: Node) -> None:
+    """The last act of a task whose subtree was sealed: what is left to do waits for the children, if any run."""
+    if node.sealed == "cancelled":
+        _close(runtime, node)
+        runtime.append()
+    if node.unfinished_children:
+        runtime.work_ended(node)
+    else:
+        end_sealed(runtime, node)
     runtime.append()
+
+
+def end_sealed(runtime: Runtime, node: Node) -> None:
+    """End a sealed agent that does no work any more, or never began, and whose children are finished. No await."""
+    node.is_queued = False
+    if node.sealed == "cancelled":
+        _close(runtime, node)
+        if node.is_counted:
+            _report(runtime, node, (Settled(),))
+    _leave(runtime, node)
 
 
 def give_up(runtime: Runtime, nodes: Sequence[Node]) -> None:
     """Write down the end of cancelled agents whose tasks do not end, each after its parent; the tasks live on."""
     for node in reversed(nodes):
         if node.sealed == "cancelled" and node.is_counted:
-            close(runtime, node)
+            _close(runtime, node)
             _report(runtime, node, (Settled(),))
             waiters, node.waiters = node.waiters, None
-            runtime.uncount(node)
+            _uncount(runtime, node)
             notify(waiters or (), node)
-
-
-def close_unstarted(runtime: Runtime, node: Node) -> None:
-    """End a sealed agent that has no task: pending, or idle."""
-    node.is_queued = False
-    if node.sealed == "cancelled" and node.session.status != "closed":
-        was_finished = not node.is_counted
-        close(runtime, node)
-        _report(runtime, node, (Settled(),)) if not was_finished else None
-    _leave(runtime, node)
 
 
 def tell_stopped(node: Node) -> None:

@@ -1,7 +1,8 @@
 """Who may be active: slots, and the queue before them.
 
 An active agent holds a slot. One that waits for a child, mail, a reservation or a rate limit gives it back; when it
-returns it goes before new ones. A slot that comes free is handed on in the same moment, so nobody is woken to look.
+returns it goes before new ones, whether its task waited or ended meanwhile. A slot that comes free is handed on in the
+same moment, so nobody is woken to look.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Slots:
         self._pump = pump
         self._launch = launch
         self._pending: deque[Node] = deque()
-        self._returning: deque[tuple[Node, Parked]] = deque()
+        self._returning: deque[tuple[Node, Parked | None]] = deque()
+        """Tasks that are parked, and nodes whose task has ended meanwhile."""
         self.active = 0
 
     @property
@@ -42,12 +44,18 @@ class Slots:
         return len(self._pending)
 
     def enqueue(self, node: Node) -> None:
-        """Start ``node`` when a slot is free; a node that is queued already stays where it is."""
+        """Start ``node`` when a slot is free; a node that is queued already stays where it is.
+
+        One whose turn is open, or has ended while descendants were unfinished, returns: it goes before new ones.
+        """
         if node.is_queued:
             return
         node.is_queued = True
-        self._pending.append(node)
-        self._hand_on()
+        if node.session.status in ("running", "settling"):
+            self._returning.append((node, None))
+        else:
+            self._pending.append(node)
+        self.hand_on()
 
     async def acquire(self, node: Node) -> None:
         """Take a slot for an agent that returns from waiting. A no-op without a checkpoint where it holds one."""
@@ -71,24 +79,32 @@ class Slots:
             node.has_slot = False
             self.active -= 1
         if self._pending or self._returning:
-            self._hand_on()
+            self.hand_on()
 
-    def _hand_on(self) -> None:
+    def hand_on(self) -> None:
+        """Hand out the slots that are free."""
         while self.active < self._max_active:
             if self._returning:
-                node, parked = self._returning.popleft()
-                if parked.task is None:
-                    continue
-                if not node.has_slot:  # two calls of one agent may come back together
-                    self.active += 1
-                    node.has_slot = True
-                self._pump.post(parked)
+                self._return(*self._returning.popleft())
             elif self._pending and (self.active == 0 or self._has_room()):
                 node = self._pending.popleft()
                 if not node.is_queued or node.has_slot:  # it was ended, or stands here twice for having been ended
                     continue
-                self.active += 1
-                node.has_slot = True
-                self._pump.post(partial(self._launch, node))
+                self._start(node)
             else:
                 return
+
+    def _return(self, node: Node, parked: Parked | None) -> None:
+        if parked is None:
+            if node.is_queued and not node.has_slot:
+                self._start(node)
+        elif parked.task is not None:
+            if not node.has_slot:  # two calls of one agent may come back together
+                self.active += 1
+                node.has_slot = True
+            self._pump.post(parked)
+
+    def _start(self, node: Node) -> None:
+        self.active += 1
+        node.has_slot = True
+        self._pump.post(partial(self._launch, node))

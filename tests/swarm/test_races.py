@@ -16,6 +16,7 @@ from nanotrio.limits import Limits
 from nanotrio.messages import Thinking, Usage
 from nanotrio.models import Reply
 from nanotrio.models.scripted import Conversation
+from nanotrio.session import Session
 from nanotrio.swarm.pump import Pump
 from nanotrio.swarm.slots import Slots
 from nanotrio.tools import ToolContext
@@ -55,7 +56,9 @@ async def test_the_end_of_a_pending_child_wakes_a_parent_without_a_task(autojump
 
 async def test_an_agent_that_stands_in_the_queue_twice_takes_one_slot() -> None:
     slots = Slots(2, Pump(), lambda _: None, lambda: True)
-    first, second, twice = nodes = [cast(Any, SimpleNamespace(is_queued=False, has_slot=False)) for _ in range(3)]
+    first, second, twice = nodes = [
+        cast(Any, SimpleNamespace(is_queued=False, has_slot=False, session=Session(number))) for number in range(3)
+    ]
     for node in nodes:
         slots.enqueue(node)
     twice.is_queued = False  # ended while it was pending
