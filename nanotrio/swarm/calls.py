@@ -38,6 +38,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
     if admitted is None:
         return
     body, amount = admitted
+    body_bytes = len(body)
     is_capped = node.ledger.is_capped
     if is_capped:
         runtime.absorb(node, Admitted(amount))
@@ -48,7 +49,9 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         emit = _emitter(runtime, node) if runtime.watchers.count else None
         if crash.here is not None:
             crash.here("before-model-call", node.id)
-        reply = await node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
+        attempt = node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
+        del body, admitted, emit  # only the attempt holds the request, for as long as it needs it
+        reply = await attempt
     except ModelError as error:
         _attempt_failed(runtime, node, error, amount)
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - a child's failure is a value
@@ -65,7 +68,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         try:
             await runtime.pump.turn()
         finally:  # paid is paid: a cancel that comes between reply and turn does not lose it
-            _replied(runtime, node, reply, len(body), amount)
+            _replied(runtime, node, reply, body_bytes, amount)
 
 
 async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:

@@ -10,6 +10,8 @@ crash in the middle loses only what had none.
 
 from __future__ import annotations
 
+from typing import Any
+
 import trio
 
 from .. import crash
@@ -42,6 +44,8 @@ from .runtime import Approval, Runtime
 from .waiting import answer_wait
 
 __all__ = ["run_tools"]
+
+_NO_STATE: dict[str, Any] = {}
 
 
 class _Job:
@@ -117,7 +121,7 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
     if runtime.watchers.count:
         runtime.emit(node, ToolStarted(node.id, node.name, job.call))
     try:
-        answer = job.tool.run(_context(runtime, node, job.call), job.arguments)
+        answer = job.tool.run(_context(runtime, node, job.call, is_inline=True), job.arguments)
         _check_aim(runtime, node, answer)
     except NanotrioError as error:
         mistake = f"{job.call.name}: {error}" if isinstance(error, ToolError) else ""
@@ -193,7 +197,7 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
 async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     """Run one job and record its result."""
     if job.pending is not None:
-        output = await fit_output(_context(runtime, node, job.call), await _wait(runtime, node, job.pending))
+        output = await fit_output(_context(runtime, node, job.call, is_inline=True), await _wait(runtime, node, job.pending))
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))
@@ -250,11 +254,16 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
     return output
 
 
-def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
-    if node.processes is None:
-        node.processes = AgentProcesses(runtime.owner_token, node.id)
-    if node.tool_state is None:
-        node.tool_state = {}
+def _context(runtime: Runtime, node: Node, call: ToolCall, *, is_inline: bool = False) -> ToolContext:
+    """Return what a call may know. Those of the tree, which most agents make alone, keep nothing and start nothing."""
+    if is_inline:
+        processes, state = runtime.no_processes, _NO_STATE
+    else:
+        if node.processes is None:
+            node.processes = AgentProcesses(runtime.owner_token, node.id)
+        if node.tool_state is None:
+            node.tool_state = {}
+        processes, state = node.processes, node.tool_state
     return ToolContext(
         agent=node.id,
         call_id=call.id,
@@ -262,10 +271,10 @@ def _context(runtime: Runtime, node: Node, call: ToolCall) -> ToolContext:
         environment=runtime.process_environment,
         limits=node.limits,
         output_directory=runtime.output_directory,
-        processes=node.processes,
+        processes=processes,
         idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
         tree=runtime.tree,
-        state=node.tool_state,
+        state=state,
         redact=runtime.redactor.text,
     )
 

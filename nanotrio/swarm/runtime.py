@@ -17,7 +17,7 @@ from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
 from ..records import Fact, Head, Profile
 from ..redactor import Redactor
-from ..tools import PermissionMode, Tool
+from ..tools import AgentProcesses, PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
 from .events import Event
@@ -128,6 +128,8 @@ class Runtime:
         """Marks the processes of this swarm's agents; the same for every owner of the store."""
         self.owner_token = token
         """The same with the epoch of this owner."""
+        self.no_processes = AgentProcesses(token, 0)
+        """For calls that start none."""
         self.output_directory = output_directory
         self.process_environment = {
             name: value for name, value in settings.environment.items() if name not in PROVIDER_KEYS
