@@ -223,7 +223,11 @@ class LimitsSet(msgspec.Struct, frozen=True, gc=False, tag="limits", array_like=
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False, tag="snapshot", array_like=True):
-    """The whole session as it stood before this fact; what lies before need not be read."""
+    """The whole session as it stood before this fact; what lies before need not be read.
+
+    ``state`` is a map of the session's fields in MessagePack, which is made and read in a tenth of the time that CBOR
+    takes; in CBOR where a number has more than 64 bits, and in stores of former versions.
+    """
 
     state: bytes
 

@@ -13,6 +13,10 @@ results in the order of the calls, whatever the order they came in.
 A fork's chain goes on from another agent's, so its ``Spawned`` meets the other's session. It keeps the conversation up
 to the end of the last turn, and begins all else anew.
 
+A session that waits may be *evicted*: the messages it has are dropped, and ``evicted`` says how many they were. Facts
+apply as ever, since none of them looks at a former message; what is said meanwhile stands in ``messages`` alone. Before
+the conversation is needed whole, ``restore`` puts back what a replay up to ``evicted_seq`` makes.
+
 Unread mails wait in ``unread``. What is told between steps (everything but prompts and texts) can be read by a
 running turn; a new turn reads all.
 """
@@ -20,7 +24,7 @@ running turn; a new turn reads all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import cbor2
 import msgspec
@@ -61,8 +65,14 @@ from .records import (
 __all__ = ["Ended", "OpenCall", "Session", "Turn"]
 
 SNAPSHOT_RECORDS = 1_000
-"""A chain gets a snapshot after this many records, or as many as the last snapshot covered where that is more:
-so the bytes written for snapshots stay in proportion to the chain."""
+"""A chain gets a snapshot after this many records, once they said more than the last snapshot has bytes: so the bytes
+written for snapshots stay in proportion to the chain, and a replay reads no more than a session is large."""
+
+_RECORD_BYTES = 64
+"""What a record counts for beside the texts in it."""
+
+_NO_MAIL = cast("list[Mail]", ())
+"""An empty box, the same for all: most sessions have one for most of their life. Never appended to."""
 
 _MAX_TASK_CHARACTERS = 80
 
@@ -119,7 +129,7 @@ class Ended(msgspec.Struct, frozen=True):
     """The newest snapshot then."""
 
 
-class Session(msgspec.Struct):
+class Session(msgspec.Struct, omit_defaults=True):
     """An agent's state, as its facts make it. Read it freely; change it only by ``apply`` and ``apply_fact``."""
 
     agent: int
@@ -131,7 +141,8 @@ class Session(msgspec.Struct):
     uuid: str = ""
     status: Status = "pending"
     messages: list[Message] = []
-    unread: list[Mail] = []
+    """What was said, but for the first ``evicted`` messages."""
+    unread: list[Mail] = _NO_MAIL
     turn: Turn | None = None
     turns: int = 0
     """Turns begun."""
@@ -158,6 +169,14 @@ class Session(msgspec.Struct):
     """Records on the chain, a fork's own."""
     snapshot_records: int = 0
     """Records that the newest snapshot covers."""
+    snapshot_bytes: int = 0
+    """Size of the newest snapshot."""
+    grown_bytes: int = 0
+    """About how much the records since then say."""
+    evicted: int = 0
+    """How many messages are not in memory; nothing else of a session ever is not."""
+    evicted_seq: int = 0
+    """The last record when they were dropped."""
 
     def apply(self, record: Record) -> None:
         """Apply one record of the chain, in place.
@@ -174,6 +193,7 @@ class Session(msgspec.Struct):
         """The facts that follow belong to record ``seq``."""
         self.last_seq = seq
         self.records += 1
+        self.grown_bytes += _RECORD_BYTES
         self.former_us = self.updated_us
         self.updated_us = at_us
         if not self.created_us:
@@ -185,12 +205,45 @@ class Session(msgspec.Struct):
 
     def is_due_for_snapshot(self) -> bool:
         """Whether the chain's next record should begin with a snapshot."""
-        grown = self.records - self.snapshot_records
-        return grown >= SNAPSHOT_RECORDS and grown >= self.snapshot_records
+        return (
+            self.records - self.snapshot_records >= SNAPSHOT_RECORDS
+            and self.grown_bytes >= self.snapshot_bytes
+            and not self.evicted
+        )
 
     def snapshot(self) -> Snapshot:
-        """Return the fact that stands for everything before it."""
-        return Snapshot(cbor2.dumps(msgspec.to_builtins(self, builtin_types=(bytes,))))
+        """Return the fact that stands for everything before it; nothing may be evicted."""
+        assert not self.evicted
+        try:
+            return Snapshot(_encode_state(self))
+        except OverflowError:  # a number beyond 64 bits, such as a budget that nobody will ever reach
+            return Snapshot(cbor2.dumps(msgspec.to_builtins(self, builtin_types=(bytes,))))
+
+    @property
+    def message_count(self) -> int:
+        """How many messages there are, evicted ones included."""
+        return self.evicted + len(self.messages)
+
+    def evict(self) -> None:
+        """Drop the messages; call it only where the last record is durable."""
+        if self.messages:
+            self.evicted += len(self.messages)
+            self.evicted_seq = self.last_seq
+            self.messages = []
+
+    def restore(self, messages: list[Message]) -> None:
+        """Put back what was dropped: the messages as a replay of the chain up to ``evicted_seq`` has them.
+
+        Raises:
+            RecordError: these are not as many as were dropped.
+        """
+        if len(messages) != self.evicted:
+            raise RecordError(
+                f"{self.name} had {self.evicted} messages at record {self.evicted_seq}, and the store has "
+                f"{len(messages)}; nanotrio store check says what is damaged"
+            )
+        self.messages = messages + self.messages
+        self.evicted = self.evicted_seq = 0
 
     def fork(self, agent: int) -> Session:
         """Return a fork as it is before its first record; call it only where a turn has ended."""
@@ -279,7 +332,15 @@ def _begin_fork(session: Session) -> None:
 def _mail_arrived(session: Session, fact: MailArrived) -> None:
     if not session.task and fact.kind == "prompt":
         session.task = " ".join(fact.text[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
-    session.unread.append(Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
+    _put(session, Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
+
+
+def _put(session: Session, mail: Mail) -> None:
+    session.grown_bytes += len(mail.text)
+    if session.unread:
+        session.unread.append(mail)
+    else:
+        session.unread = [mail]
 
 
 def _child_ended(session: Session, fact: ChildEnded) -> None:
@@ -291,12 +352,15 @@ def _child_ended(session: Session, fact: ChildEnded) -> None:
         text = f"{fact.status}: {fact.result or fact.last_text}"
         if fact.status != "completed":
             text = f"{fact.status}: {fact.reason}" + (f"; its last text: {fact.last_text}" if fact.last_text else "")
-        session.unread.append(Mail(session.last_seq, "child", fact.child, fact.name, text))
+        _put(session, Mail(session.last_seq, "child", fact.child, fact.name, text))
 
 
 def _take(session: Session, wanted: Callable[[Mail], bool]) -> list[Mail]:
     taken = [mail for mail in session.unread if wanted(mail)]
-    session.unread = [mail for mail in session.unread if not wanted(mail)] if len(taken) < len(session.unread) else []
+    if len(taken) < len(session.unread):
+        session.unread = [mail for mail in session.unread if not wanted(mail)]
+    else:
+        session.unread = _NO_MAIL
     return taken
 
 
@@ -311,7 +375,7 @@ def _turn_started(session: Session, fact: TurnStarted) -> None:
     session.status = "running"
     unread = session.unread
     if not unread or unread[-1].seq <= fact.read_seq:
-        session.unread = []
+        session.unread = _NO_MAIL
         _tell(session, unread)
     else:
         _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
@@ -358,6 +422,7 @@ def _replied(session: Session, fact: Replied) -> None:
         session.messages.append(Message("assistant", fact.parts, fact.model))
     if text := "".join([part.text for part in fact.parts if isinstance(part, Text)]):
         turn.last_text = text
+    session.grown_bytes += len(text) + sum([len(call.call.arguments) for call in calls])
 
 
 def _attempt_failed(session: Session, fact: AttemptFailed) -> None:
@@ -381,6 +446,7 @@ def _tool_ended(session: Session, fact: ToolEnded) -> None:
     turn = session.turn
     if turn is None:
         return
+    session.grown_bytes += len(fact.content)
     done = True
     for call in turn.calls:
         if call.result is None:
@@ -423,7 +489,7 @@ def _limits_set(session: Session, fact: LimitsSet) -> None:
 
 def _turn_ended(session: Session, fact: TurnEnded) -> None:
     turn = session.turn
-    place = (session.last_seq, len(session.messages), session.snapshot_seq)
+    place = (session.last_seq, session.message_count, session.snapshot_seq)
     session.ended = Ended(session.turns, turn.steps if turn else 0, fact, *place)
     session.turn = None
     session.status = "settling"
@@ -452,10 +518,24 @@ def _closed(session: Session, _: Closed) -> None:
 
 def _snapshot(session: Session, fact: Snapshot) -> None:
     if not session.name:  # replay begins here: what came before was not applied
-        state = msgspec.convert(cbor2.loads(fact.state), Session)
+        state = _decode_state(fact.state)
         for field in Session.__struct_fields__:
             setattr(session, field, getattr(state, field))
     session.snapshot_seq, session.snapshot_records = session.last_seq, session.records
+    session.snapshot_bytes, session.grown_bytes = len(fact.state), 0
+
+
+def _decode_state(state: bytes) -> Session:
+    """Read a snapshot: MessagePack, which costs a tenth of the time; CBOR, in former versions and for large numbers."""
+    is_cbor = state[0] & 0xE0 == _CBOR_MAP
+    return msgspec.convert(cbor2.loads(state), Session) if is_cbor else _decode_message_pack(state)
+
+
+_CBOR_MAP = 0xA0
+"""The upper three bits of the first byte of a map; in MessagePack a map begins with 0x80 to 0x8F, 0xDE or 0xDF."""
+
+_encode_state = msgspec.msgpack.Encoder().encode
+_decode_message_pack = msgspec.msgpack.Decoder(Session).decode
 
 
 _APPLY: dict[type, Callable[[Session, Any], None]] = {

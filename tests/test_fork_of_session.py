@@ -89,7 +89,7 @@ def test_a_fork_has_a_valid_conversation_and_nothing_else_of_its_source(seed: in
 
     assert len(life.session.messages) == before
     assert session.messages == life.session.messages[: len(session.messages)]
-    assert (session.status, session.turn, session.unread, session.is_unfinished) == ("idle", None, [], False)
+    assert (session.status, session.turn, session.unread, session.is_unfinished) == ("idle", None, (), False)
     assert session.usage == Usage()
     assert (session.spent_nano, session.uncertain_nano, session.unpriced, session.reserved_nano) == (0, 0, 0, 0)
     assert session.report() == (Usage(), 0, 0, 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanotrio.errors import RecordError
 from nanotrio.limits import Limits
 from nanotrio.mail import Mail, render_mails
 from nanotrio.messages import Message, Text, ToolCall, ToolResult, Usage
@@ -183,18 +185,72 @@ def test_time_in_which_no_process_ran_is_not_counted() -> None:
     assert session.turn.since_us == 900_000_000
 
 
-def test_snapshots_grow_in_proportion_to_the_chain() -> None:
+def _chain(text: str, records: int) -> tuple[Session, list[int]]:
+    """Return a session that got as many mails and read each, and the records that began with a snapshot."""
     session = Session(1)
     session.begin_record(1, 1)
     session.apply_fact(Spawned(0, 0, 0, "a.1", 0))
     made = []
-    for seq in range(2, 10 * SNAPSHOT_RECORDS):
+    for seq in range(2, records):
         session.begin_record(seq, seq)
         if session.is_due_for_snapshot():
             session.apply_fact(session.snapshot())
             made.append(seq)
-    assert len(made) == 4
+        session.apply_fact(MailArrived("text", 0, text))
+        session.apply_fact(TurnStarted(seq, seq))
+    return session, made
+
+
+def test_a_small_session_with_a_long_chain_is_saved_every_thousand_records() -> None:
+    session = Session(1, name="a.1")
+    made = []
+    for seq in range(1, 10 * SNAPSHOT_RECORDS):
+        session.begin_record(seq, seq)
+        if session.is_due_for_snapshot():
+            session.apply_fact(session.snapshot())
+            made.append(seq)
+    assert made == list(range(SNAPSHOT_RECORDS, 10 * SNAPSHOT_RECORDS, SNAPSHOT_RECORDS))
+
+
+def test_the_bytes_of_snapshots_stay_in_proportion_to_the_chain() -> None:
+    text = "x" * 1_000
+    session, made = _chain(text, 20 * SNAPSHOT_RECORDS)
     assert made[0] == SNAPSHOT_RECORDS
+    assert 3 <= len(made) <= 6  # each about twice as large as the one before
+    assert session.snapshot_bytes < 20 * SNAPSHOT_RECORDS * len(text) * 1.2
+
+
+def test_an_evicted_session_goes_on_and_is_whole_when_it_is_restored() -> None:
+    session, _ = _chain("a text", 20)
+    twin, _ = _chain("a text", 20)
+    session.evict()
+    assert (session.messages, session.message_count) == ([], 18)
+    session.evict()
+    for each in (session, twin):
+        each.begin_record(20, 20)
+        each.apply_fact(MailArrived("text", 0, "another"))
+        each.apply_fact(TurnStarted(20, 20))
+        each.apply_fact(TurnEnded("completed", "", "", "done", ()))
+    assert session.ended == twin.ended
+    assert session.ended is not None
+    assert session.ended.messages == 19
+    replayed_then, _ = _chain("a text", 20)
+    session.restore(replayed_then.messages)
+    assert session == twin
+
+
+def test_an_evicted_session_gets_no_snapshot() -> None:
+    session, _ = _chain("a text", SNAPSHOT_RECORDS)
+    session.evict()
+    session.begin_record(SNAPSHOT_RECORDS, 1)
+    assert not session.is_due_for_snapshot()
+
+
+def test_what_was_not_dropped_is_not_put_back() -> None:
+    session, _ = _chain("a text", 20)
+    session.evict()
+    with pytest.raises(RecordError, match="had 18 messages at record 19, and the store has 1"):
+        session.restore([Message("user", (Text("a text"),))])
 
 
 def test_a_notice_tells_fifty_ends_and_counts_the_rest() -> None:
@@ -235,6 +291,13 @@ def test_limits_and_messages_survive_a_snapshot() -> None:
     copy = Session(7)
     copy.begin_record(session.last_seq, session.updated_us)
     copy.apply_fact(session.snapshot())
-    assert msgspec.structs.asdict(copy) | {"snapshot_records": 0} == msgspec.structs.asdict(session) | {
-        "snapshot_records": 0
-    }
+    passed = {"snapshot_records": 0, "snapshot_bytes": 0, "grown_bytes": 0}
+    assert msgspec.structs.asdict(copy) | passed == msgspec.structs.asdict(session) | passed
+
+
+def test_a_number_beyond_64_bits_survives_a_snapshot_too() -> None:
+    session = Session(7, name="a.7", limits=Limits(budget_nano=10**25))
+    copy = Session(7)
+    copy.begin_record(1, 1)
+    copy.apply_fact(session.snapshot())
+    assert copy.limits == session.limits
