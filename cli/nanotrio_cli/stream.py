@@ -16,6 +16,7 @@ from nanotrio.swarm.events import (
     AgentWaiting,
     AttemptRetried,
     Event,
+    MemoryShort,
     MessageReplied,
     StoreTroubled,
     TextDelta,
@@ -99,7 +100,7 @@ class StreamRecords:
         if made is None:
             return []
         made["session_id"] = self._session_id
-        if not isinstance(event, StoreTroubled):
+        if not isinstance(event, (StoreTroubled, MemoryShort)):
             made["agent"] = event.name
             if made["type"] != "system":
                 made["parent_tool_use_id"] = self._spawned_by.get(event.agent)
@@ -143,6 +144,8 @@ class StreamRecords:
                 return _system("agent_waiting", reason=event.reason)
             case StoreTroubled():
                 return _system("store_troubled", error=event.message)
+            case MemoryShort():
+                return _system("memory_short", error=event.message)
             case _:
                 assert_never(event)
 

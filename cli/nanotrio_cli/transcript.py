@@ -16,6 +16,7 @@ from nanotrio.swarm.events import (
     AgentWaiting,
     AttemptRetried,
     Event,
+    MemoryShort,
     MessageReplied,
     StoreTroubled,
     TextDelta,
@@ -87,6 +88,9 @@ class Transcript:
         """Return what ``event`` adds to the screen."""
         if isinstance(event, StoreTroubled):
             text = event.message or "the store takes writes again"
+            return self._line("error" if event.message else "note", text)
+        if isinstance(event, MemoryShort):
+            text = event.message or "there is memory for new agents again"
             return self._line("error" if event.message else "note", text)
         own = event.agent == self.root
         match event:

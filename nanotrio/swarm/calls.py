@@ -27,6 +27,10 @@ __all__ = ["admit_next", "ask_model", "back_off"]
 _BYTES_PER_TOKEN = 3
 """A cautious guess of how many bytes of a request make a token; real text has three to five."""
 
+_FEW_MESSAGES = 16
+_FEW_BYTES = 8_192
+"""So much is encoded anew for each request: to keep the bytes would double what a waiting agent takes."""
+
 
 async def ask_model(runtime: Runtime, node: Node) -> None:
     """Make one attempt of a model call and record what came of it.
@@ -173,11 +177,14 @@ def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
         specs = [with_schema(tool.spec, schema) for tool in node.tools.values()]
         system = runtime.systems[node.profile.system]
         head = runtime.heads[key] = codec.encode_head(name, system, specs, max_tokens)
-    encoded = node.encoded
+    encoded = node.encoded or []
     messages = node.session.messages
-    while len(encoded) < len(messages):
-        encoded.append(codec.encode_message(messages[len(encoded)], name))
-    return codec.join(head, encoded)
+    for message in messages[len(encoded) :]:
+        encoded.append(codec.encode_message(message, name))
+    body = codec.join(head, encoded)
+    is_long = len(messages) > _FEW_MESSAGES or len(body) - len(head) > _FEW_BYTES
+    node.encoded = encoded if is_long else None
+    return body
 
 
 def _worst_case(node: Node, body: bytes, price: Price, max_tokens: int) -> int:

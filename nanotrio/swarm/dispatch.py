@@ -197,7 +197,9 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
 async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     """Run one job and record its result."""
     if job.pending is not None:
-        output = await fit_output(_context(runtime, node, job.call, is_inline=True), await _wait(runtime, node, job.pending))
+        output = await fit_output(
+            _context(runtime, node, job.call, is_inline=True), await _wait(runtime, node, job.pending)
+        )
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))

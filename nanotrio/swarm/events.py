@@ -18,6 +18,7 @@ __all__ = [
     "AgentWaiting",
     "AttemptRetried",
     "Event",
+    "MemoryShort",
     "MessageReplied",
     "StoreTroubled",
     "TextDelta",
@@ -125,6 +126,16 @@ class StoreTroubled(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
+class MemoryShort(msgspec.Struct, frozen=True, gc=False):
+    """The process has as much memory as it may have, so no new agent starts while any is active. Agent 0.
+
+    ``message`` is empty once there is enough again.
+    """
+
+    agent: int
+    message: str
+
+
 Event: TypeAlias = (
     AgentSpawned
     | TurnBegan
@@ -137,4 +148,5 @@ Event: TypeAlias = (
     | AgentWaiting
     | TurnFinished
     | StoreTroubled
+    | MemoryShort
 )

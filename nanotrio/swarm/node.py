@@ -66,6 +66,7 @@ class Node:
         "retry_after_seconds",
         "scope",
         "sealed",
+        "seen_seq",
         "session",
         "stop",
         "stopped",
@@ -130,8 +131,10 @@ class Node:
         """The status and reason with which the open turn is to be stopped; the agent goes on."""
         self.stopped: trio.Event | None = None
         """Set once a stop has been written down, for who waits for that."""
-        self.encoded: list[bytes] = []
-        """The session's messages as the model's codec encodes them."""
+        self.encoded: list[bytes] | None = None
+        """The session's messages as the model's codec encodes them, where there are many."""
+        self.seen_seq = 0
+        """The last record when it was last looked at whether it waits."""
         self.body_bytes = 0
         self.input_tokens = 0
         """Size of the last answered request, in bytes and in tokens: the next estimate starts from there."""

@@ -7,7 +7,7 @@ The agents and the services they stand on live in a task of their own, shielded 
     open_swarm's nursery
     ├── the user's block
     └── _run, shielded
-        └── services: journal writer, pump, deadlines        ended last
+        └── services: journal writer, pump, deadlines, transcripts    ended last
             └── roots: every agent of the swarm              ended before
 
 So a cancel that comes from outside hits the user's block alone. The block's end, however it comes, then decides: a
@@ -39,6 +39,7 @@ from ..stores import MemoryStore, Store, open_store, parse_url, this_process
 from ..tools import TREE_TOOLS, Tool, reap_all, rule_names
 from ..tools import permission_mode as check_mode
 from .burst import Burst
+from .ceiling import Ceiling
 from .deadlines import Deadlines
 from .ending import end_trees
 from .events import StoreTroubled
@@ -49,6 +50,7 @@ from .recovery import read_heads, tail_heads
 from .runtime import Approver, Durability, Permissions, Runtime, Settings
 from .spawning import register_tool
 from .swarm import Swarm
+from .transcripts import Transcripts
 from .tree import SwarmTree
 
 __all__ = ["open_swarm"]
@@ -68,6 +70,7 @@ async def open_swarm(
     system: str = "",
     limits: Limits | None = None,
     max_active: int = 5_000,
+    max_memory_bytes: int | None = None,
     takeover: bool = False,
     durability: Durability = "effects",
     fsync: bool = False,
@@ -87,6 +90,8 @@ async def open_swarm(
         system: the system prompt of roots that are given none.
         limits: of roots; a child's are the least of its own and its parent's.
         max_active: agents that may work at once; those that wait for a child, mail or money do not count.
+        max_memory_bytes: of the process; above it no new agent starts while any is active, and transcripts of waiting
+            agents leave memory early. By default 80 % of the machine's memory, or of the control group's.
         takeover: take the store over from a live owner, which then can write nothing more.
         durability: what is durable first: ``"effects"`` outside effects' intents, ``"async"`` none, ``"sync"`` all.
         fsync: survive a loss of power too, not only of the process.
@@ -116,7 +121,7 @@ async def open_swarm(
             durability=durability,
             approve=approve,
         )
-        runtime = _prepare(opened, settings, model, tools, max_active)
+        runtime = _prepare(opened, settings, model, tools, max_active, max_memory_bytes)
         await _become_owner(runtime, takeover=takeover)
         async with _running(runtime) as swarm:
             yield swarm
@@ -181,11 +186,15 @@ def _prepare(
     model: str | Model | None,
     tools: Sequence[Tool | Callable[..., Any]],
     max_active: int,
+    max_memory_bytes: int | None,
 ) -> Runtime:
     """Check all that was given, before anything is written."""
     if max_active < 1:
         raise UsageError(f"max_active is {max_active}; at least one agent must be able to work")
-    runtime = Runtime(settings, opened.store, max_active, opened.token, opened.output_directory)
+    if max_memory_bytes is not None and max_memory_bytes < 1:
+        raise UsageError(f"max_memory_bytes is {max_memory_bytes}; give a positive number, or None for the default")
+    ceiling = Ceiling(max_memory_bytes)
+    runtime = Runtime(settings, opened.store, max_active, opened.token, opened.output_directory, ceiling)
     given: list[Tool | Callable[..., Any]] = [*tools, *TREE_TOOLS]
     names = tuple(dict.fromkeys([register_tool(runtime, each) for each in given]))
     if model is not None and not isinstance(model, str):
@@ -210,6 +219,7 @@ async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
     runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
     runtime.cold = heads | {head.agent: head for head in await read_heads(store, heads, unfinished=True)}
     runtime.deadlines = Deadlines(runtime)
+    runtime.transcripts = Transcripts(runtime, runtime.ceiling)
     runtime.tree = SwarmTree(runtime)
     runtime.run_agent = partial(run_agent, runtime)
 
@@ -224,6 +234,8 @@ async def _run(
             await services.start(runtime.journal.run)
             services.start_soon(runtime.pump.run)
             services.start_soon(runtime.deadlines.run)
+            services.start_soon(runtime.transcripts.run)
+            services.start_soon(runtime.transcripts.load)
             services.start_soon(_watch_store, runtime)
             services.start_soon(_watch_failure, runtime, block)
             async with trio.open_nursery() as roots:

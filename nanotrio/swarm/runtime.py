@@ -20,6 +20,7 @@ from ..redactor import Redactor
 from ..tools import AgentProcesses, PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
+from .ceiling import Ceiling
 from .events import Event
 from .node import Node, Start
 from .pump import Parked, Pump
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..stores import Store
     from .deadlines import Deadlines
     from .mailroom import Waiter
+    from .transcripts import Transcripts
     from .tree import SwarmTree
 
 __all__ = ["Approval", "Approver", "Durability", "Kind", "Permissions", "Runtime", "Settings"]
@@ -96,11 +98,21 @@ class Runtime:
     journal: Journal
     burst: Burst
     deadlines: Deadlines
+    transcripts: Transcripts
     tree: SwarmTree
     run_agent: Start
 
-    def __init__(self, settings: Settings, store: Store, max_active: int, token: str, output_directory: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        max_active: int,
+        token: str,
+        output_directory: Path,
+        ceiling: Ceiling | None = None,
+    ) -> None:
         self.settings = settings
+        self.ceiling = ceiling or Ceiling()
         self.store = store
         self.tools: dict[str, Tool] = {}
         self.pump = Pump()
@@ -221,8 +233,12 @@ class Runtime:
         return gate
 
     def has_room_for_live(self) -> bool:
-        """Whether one more agent may be started."""
-        return self.live < self.settings.limits.max_live
+        """Whether one more agent may be started, for their number and for the memory of the process."""
+        if self.live >= self.settings.limits.max_live:
+            return False
+        if not self.ceiling.is_reached and self.ceiling.glance():
+            self.transcripts.tell()
+        return not self.ceiling.is_reached
 
     def launch(self, node: Node) -> None:
         """Start the own work of ``node`` in its parent's nursery, and whatever bare tasks are missing above it."""
@@ -230,6 +246,8 @@ class Runtime:
         if node.sealed or self.is_closing or node.has_task:
             self.slots.release(node)
             return
+        if not self.live:
+            self.transcripts.stir()
         if not node.is_live:
             self.live += 1
         node.has_task = True

@@ -61,7 +61,7 @@ def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
 def _leave(runtime: Runtime, node: Node) -> None:
     """The agent has nothing left to do: give back what it holds; whoever waits for it is told."""
     runtime.work_ended(node)
-    node.encoded = []
+    node.encoded = None
     node.waiting_for = ""
     tell_stopped(node)
     if node.sealed is None:

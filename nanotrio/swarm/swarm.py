@@ -44,6 +44,8 @@ class SwarmStatistics(msgspec.Struct, frozen=True):
     commits: int
     store_trouble: str
     """Why the store takes no writes at the moment; empty when it does."""
+    memory_trouble: str
+    """Why no new agents are started at the moment; empty when they are."""
 
 
 class Swarm:
@@ -144,6 +146,7 @@ class Swarm:
         await runtime.journal.room()
         node = find(runtime, address)
         if node is not None:
+            await runtime.transcripts.restore(node)
             made = fork_live(runtime, node, uuid)
         else:
             made = await fork_stored(runtime, await self._head(address), uuid)
@@ -197,6 +200,7 @@ class Swarm:
             durable_seq=journal.durable_seq,
             commits=journal.batches,
             store_trouble=journal.trouble,
+            memory_trouble=runtime.ceiling.trouble(),
         )
 
     def _check_open(self) -> None:
