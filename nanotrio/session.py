@@ -74,6 +74,9 @@ _RECORD_BYTES = 64
 _NO_MAIL = cast("list[Mail]", ())
 """An empty box, the same for all: most sessions have one for most of their life. Never appended to."""
 
+_NO_CALLS = cast("list[OpenCall]", ())
+"""The same for calls."""
+
 _MAX_TASK_CHARACTERS = 80
 
 
@@ -88,7 +91,7 @@ class OpenCall(msgspec.Struct):
     result: ToolResult | None = None
 
 
-class Turn(msgspec.Struct):
+class Turn(msgspec.Struct, omit_defaults=True):
     """A turn that is open."""
 
     number: int
@@ -101,7 +104,7 @@ class Turn(msgspec.Struct):
     tool_calls: int = 0
     stop: str = ""
     """Why the last reply stopped; empty where the model is to be asked next."""
-    calls: list[OpenCall] = []
+    calls: list[OpenCall] = _NO_CALLS
     last_text: str = ""
     submitted: str | None = None
     failed_attempts: int = 0
@@ -416,7 +419,7 @@ def _replied(session: Session, fact: Replied) -> None:
     turn.failed_attempts, turn.failure_kind, turn.failure = 0, "", ""
     turn.stop = fact.stop
     calls = [OpenCall(part) for part in fact.parts if isinstance(part, ToolCall)]
-    turn.calls = calls
+    turn.calls = calls or _NO_CALLS
     turn.tool_calls += len(calls)
     if fact.parts:
         session.messages.append(Message("assistant", fact.parts, fact.model))
@@ -458,7 +461,7 @@ def _tool_ended(session: Session, fact: ToolEnded) -> None:
     if done and turn.calls:
         results = tuple([call.result for call in turn.calls if call.result is not None])
         session.messages.append(Message("user", results))
-        turn.calls = []
+        turn.calls = _NO_CALLS
         turn.stop = ""
 
 

@@ -88,6 +88,7 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
         async with trio.open_nursery() as nursery:
             for job in jobs:
                 nursery.start_soon(_run, runtime, node, job, name=f"{node.name} {job.call.name}")
+    _put_away(node)
 
 
 def _vet(runtime: Runtime, node: Node, call: ToolCall) -> _Job | None:
@@ -232,6 +233,14 @@ async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
         await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102 - without what cleaning up raised beside it
         failure = f"{name} failed: {type(error).__name__}: {error}"
     return await fit_output(context, ToolOutput(failure, True))
+
+
+def _put_away(node: Node) -> None:
+    """Let go of what the agent's calls have not used: most tools start no process and remember nothing."""
+    if node.processes is not None and node.processes.is_unused:
+        node.processes = None
+    if not node.tool_state:
+        node.tool_state = None
 
 
 async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:

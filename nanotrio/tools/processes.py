@@ -102,6 +102,11 @@ class AgentProcesses:
         self._threads.pop(thread, None)
 
     @property
+    def is_unused(self) -> bool:
+        """Whether nothing was started for the agent so far, so that it may as well get another of these."""
+        return not self._started and self._marks is None and not self._threads
+
+    @property
     def threads(self) -> tuple[str, ...]:
         """The tools that a thread still runs."""
         return tuple(self._threads.values())
