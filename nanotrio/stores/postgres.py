@@ -9,6 +9,8 @@ shares connections by transaction. Above all the server holds the owner row only
 for us: COPY would be a third cheaper for the server, but a process that is stopped, or cut off, within a COPY would
 hold that row, and so keep everybody from taking the store over.
 
+With rows, the same statement takes the rows along (``postgres_rows``).
+
 A commit whose answer was lost is tried again with the same number. Where it had been made, the owner row has that
 number already, the statement changes nothing, and a look at the row tells so. Where the former statement still runs,
 ours waits for the row.
@@ -23,8 +25,7 @@ Reads go to a few connections of their own and are done again when a connection 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
@@ -38,9 +39,11 @@ from ..records import Head, Record
 from .chains import Chains
 from .owner import OwnerState, state_of
 from .postgres_address import PostgresAddress, parse_postgres_url
+from .postgres_arrays import BOOLS, BYTEAS, INT8, INT8S, blobs, booleans, int8, integers
 from .postgres_connection import TrioConnection, connect
 from .postgres_pool import PostgresPool
-from .postgres_schema import check_schema, explain, make_schema, schema_of
+from .postgres_rows import catch_up, make_rows, row_statement
+from .postgres_schema import check_schema, explain, make_schema, schema_of, upgrade
 from .store import Batch, Owner, StoreStatistics, Tenure
 
 __all__ = ["PostgresStore"]
@@ -48,11 +51,9 @@ __all__ = ["PostgresStore"]
 LEASE_SECONDS: Final = 30.0
 _READ_SLICE: Final = 16_384
 _INLINE_RECORDS: Final = 4_096
+_INLINE_WITH_ROWS: Final = 256
 _MAX_DEPTH: Final = 1_024
 _CLOSE_SECONDS: Final = 5.0
-
-# Types by their numbers in pg_type, which are fixed.
-_INT8, _BYTEA, _INT8S, _BOOLS, _BYTEAS = 20, 17, 1016, 1000, 1001
 
 _FENCE = """
 WITH fence AS (
@@ -107,8 +108,6 @@ FROM {schema}.owner
 
 _head_decoder = msgspec.json.Decoder(Head)
 _head_encoder = msgspec.json.Encoder()
-_int8 = struct.Struct(">q").pack
-_length = struct.Struct(">i").pack
 
 
 class PostgresStore:
@@ -125,12 +124,14 @@ class PostgresStore:
         self._pool = PostgresPool(address)
         self._schema = schema_of(address.swarm)
         self._limiter = trio.CapacityLimiter(1)
-        self._statements: dict[tuple[bool, bool], tuple[bytes, list[int]]] = {}
+        self._statements: dict[tuple[bool, bool], tuple[str, list[int]]] = {}
         self._writer: TrioConnection | None = None
         self._closed = False
         self._epoch = 0
         self._last_seq = 0
         self._commits = 0
+        self._swarm = 0
+        """Its number in the shared tables, 0 where it does not write them."""
 
     @classmethod
     async def open(
@@ -169,6 +170,8 @@ class PostgresStore:
             raise StoreError(f"{where} is acquired already; open it once more for a second owner")
         tenure = await self._pool.run(partial(self._acquire, owner, takeover), patient=False)
         self._epoch, self._last_seq = tenure.epoch, tenure.last_seq
+        if self._swarm:
+            await catch_up(partial(self._pool.run, patient=True), self.address, self._epoch, self._swarm)
         return tenure
 
     async def commit(self, batch: Batch) -> None:
@@ -177,15 +180,15 @@ class PostgresStore:
         if not self._epoch:
             raise StoreError(f"{self.address.url} was not acquired; nothing can be written")
         self._check_order(batch)
-        if len(batch.records) <= _INLINE_RECORDS:
+        if len(batch.records) <= (_INLINE_WITH_ROWS if self._swarm else _INLINE_RECORDS):
             query, types, parameters = self._statement(batch)
-        else:  # what gathered for a round of heads may take 60 ms to write out
+        else:  # what gathered for a round of heads, or makes many rows, may take 60 ms to write out
             make = partial(self._statement, batch)
             query, types, parameters = await trio.to_thread.run_sync(make, limiter=self._limiter)
         try:
             writer = await self._connected()
             result = await writer.statement(query, parameters, types)
-            changed = result.get_value(0, 0) != _int8(0)
+            changed = result.get_value(0, 0) != int8(0)
             if not changed:
                 await self._check_fence(writer, batch)
         except psycopg.Error as error:
@@ -278,10 +281,10 @@ class PostgresStore:
         query = f"UPDATE {self._schema}.owner SET released = true WHERE epoch = $1"  # noqa: S608 - a schema's name
         with suppress(psycopg.Error, OSError):
             try:
-                await (await self._connected()).statement(query.encode(), [_int8(self._epoch)], [_INT8])
+                await (await self._connected()).statement(query.encode(), [int8(self._epoch)], [INT8])
             except psycopg.Error:
                 self._drop_writer()
-                await (await self._connected()).statement(query.encode(), [_int8(self._epoch)], [_INT8])
+                await (await self._connected()).statement(query.encode(), [int8(self._epoch)], [INT8])
 
     # Owning.
 
@@ -303,6 +306,8 @@ class PostgresStore:
         taken = await (await connection.execute(_TAKE.format(schema=self._schema).encode(), values)).fetchone()
         if taken is None:
             raise StoreError(f"another process takes {self.address.url} at this moment; try again")
+        await upgrade(connection, self.address)
+        self._swarm = await make_rows(connection, self.address) if self.address.rows else 0
         # A statement of its own, so that it sees what the former owner wrote until the row was ours.
         ends = await (await connection.execute(_ENDS.format(schema=self._schema).encode())).fetchone()
         await connection.execute("COMMIT")
@@ -350,28 +355,31 @@ class PostgresStore:
             count = 9 if records else 3
             query = _FENCE + (_RECORDS if records else "")
             query += _HEADS.format(*range(count + 1, count + 4), schema="{schema}") if heads else ""
-            types = [_INT8] * 3 + ([_INT8, _INT8, _INT8S, _INT8S, _INT8S, _BYTEAS] if records else [])
-            types += [_INT8S, _BOOLS, _BYTEAS] if heads else []
-            self._statements[key] = (query + _COUNT).format(schema=self._schema).encode(), types
-        query_bytes, types = self._statements[key]
-        heads_seq = None if batch.heads_seq is None else _int8(batch.heads_seq)
-        parameters: list[bytes | None] = [_int8(batch.number), _int8(self._epoch), heads_seq]
+            types = [INT8] * 3 + ([INT8, INT8, INT8S, INT8S, INT8S, BYTEAS] if records else [])
+            types += [INT8S, BOOLS, BYTEAS] if heads else []
+            self._statements[key] = query.format(schema=self._schema), types
+        query, types = self._statements[key]
+        heads_seq = None if batch.heads_seq is None else int8(batch.heads_seq)
+        parameters: list[bytes | None] = [int8(batch.number), int8(self._epoch), heads_seq]
         if records:
             parameters += [
-                _int8(records[0].seq),
-                _int8(records[-1].seq),
-                _integers([record.prev for record in records]),
-                _integers([record.agent for record in records]),
-                _integers([record.at_us for record in records]),
-                _blobs([record.facts for record in records]),
+                int8(records[0].seq),
+                int8(records[-1].seq),
+                integers([record.prev for record in records]),
+                integers([record.agent for record in records]),
+                integers([record.at_us for record in records]),
+                blobs([record.facts for record in records]),
             ]
         if heads:
             parameters += [
-                _integers([head.agent for head in heads]),
-                _array(_BOOL, b"".join([_TRUE if head.unfinished else _FALSE for head in heads]), len(heads)),
-                _blobs([_head_encoder.encode(head) for head in heads]),
+                integers([head.agent for head in heads]),
+                booleans([head.unfinished for head in heads]),
+                blobs([_head_encoder.encode(head) for head in heads]),
             ]
-        return query_bytes, types, parameters
+        if records and self._swarm:
+            parts, row_types, rows = row_statement(records, self._schema, self._swarm, len(parameters) + 1)
+            query, types, parameters = query + parts, types + row_types, parameters + rows
+        return (query + _COUNT).encode(), types, parameters
 
     async def _connected(self) -> TrioConnection:
         if self._writer is None or self._writer.closed:
@@ -424,29 +432,3 @@ class PostgresStore:
 
 def _by_level(row: tuple[Any, ...]) -> tuple[int, int]:
     return row[0], row[1]
-
-
-# Arrays in the protocol's binary form (array_recv in PostgreSQL's source): dimensions, whether there are nulls, the
-# type of the elements, then length and lower bound of the one dimension, and each element with its length before it.
-
-_BOOL: Final = 16
-_TRUE: Final = b"\0\0\0\1\1"
-_FALSE: Final = b"\0\0\0\1\0"
-_head_of_array = struct.Struct(">iiIii").pack
-
-
-def _array(kind: int, elements: bytes, count: int) -> bytes:
-    return _head_of_array(1, 0, kind, count, 1) + elements
-
-
-def _integers(values: Sequence[int]) -> bytes:
-    flat = [8] * (2 * len(values))
-    flat[1::2] = values
-    return _array(_INT8, struct.pack(f">{'iq' * len(values)}", *flat), len(values))
-
-
-def _blobs(values: Iterable[bytes]) -> bytes:
-    parts: list[bytes] = []
-    for value in values:
-        parts += (_length(len(value)), value)
-    return _array(_BYTEA, b"".join(parts), len(parts) // 2)

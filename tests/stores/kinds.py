@@ -11,14 +11,14 @@ from tests.stores.postgres_server import new_swarm
 
 __all__ = ["KINDS", "new_url"]
 
-KINDS = ("sqlite", "sqlite+rows", "jsonl", "postgres")
+KINDS = ("sqlite", "sqlite+rows", "jsonl", "postgres", "postgres+rows")
 
 
 @pytest.fixture(params=KINDS)
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """Gives the address of a store that is not there yet, another one each time."""
     kind: str = request.param
-    if kind == "postgres":
+    if kind.startswith("postgres"):
         server = request.getfixturevalue("postgres")
-        return lambda: str(server.url(new_swarm()))
+        return lambda: str(server.url(new_swarm(), kind=kind))
     return lambda: f"{kind}:{tmp_path / new_swarm()}.store"

@@ -102,9 +102,9 @@ class PostgresServer:
             cursor = connection.execute(query.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def url(self, swarm: str, *, database: str = "postgres") -> str:
+    def url(self, swarm: str, *, database: str = "postgres", kind: str = "postgres") -> str:
         """The address of a swarm, over loopback."""
-        return f"postgres://postgres:{_PASSWORD_IN_URL}@127.0.0.1:{self.port}/{database}?swarm={swarm}"
+        return f"{kind}://postgres:{_PASSWORD_IN_URL}@127.0.0.1:{self.port}/{database}?swarm={swarm}"
 
     def socket_url(self, swarm: str) -> str:
         """The address of a swarm, over the Unix socket."""
@@ -143,8 +143,8 @@ class NamedServer:
             cursor = connection.execute(query.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def url(self, swarm: str) -> str:
-        return f"{self._url}{'&' if '?' in self._url else '?'}swarm={swarm}"
+    def url(self, swarm: str, *, kind: str = "postgres") -> str:
+        return f"{kind}:{self._url.partition(':')[2]}{'&' if '?' in self._url else '?'}swarm={swarm}"
 
 
 def new_swarm() -> str:

@@ -28,10 +28,13 @@ Server = PostgresServer | NamedServer
 PROCESS = this_process()
 
 
+@pytest.mark.parametrize("kind", ["postgres", "postgres+rows"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.strip("_"))
-async def test_keeps_every_promise_of_a_store(check: Callable[[OpenStore], Awaitable[None]], postgres: Server) -> None:
+async def test_keeps_every_promise_of_a_store(
+    check: Callable[[OpenStore], Awaitable[None]], kind: str, postgres: Server
+) -> None:
     swarm = new_swarm()
-    await check(lambda name: open_store(postgres.url(f"{swarm}_{name}")))
+    await check(lambda name: open_store(postgres.url(f"{swarm}_{name}", kind=kind)))
 
 
 def _records(first: int, count: int, size: int = 100) -> list[Record]:
