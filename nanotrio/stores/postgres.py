@@ -245,7 +245,13 @@ class PostgresStore:
     async def scan(self, after_seq: int, *, limit: int = 4096) -> list[Record]:
         """Return the records that follow ``after_seq``; see ``Store.scan``."""
         query = f"SELECT seq, prev, agent, at_us, facts FROM {self._schema}.log WHERE seq > %b ORDER BY seq LIMIT %b"  # noqa: S608
-        return [Record(*row) for row in await self._rows(query, [after_seq, limit])]
+        records = [Record(*row) for row in await self._rows(query, [after_seq, limit])]
+        if records and (records[0].seq != after_seq + 1 or records[-1].seq != after_seq + len(records)):
+            raise StoreDamagedError(
+                f"records that follow record {after_seq} of {self.address.url} are missing; put a backup back, or save "
+                f"what can be read with `nanotrio store repair '{self.address.url}'`"
+            )
+        return records
 
     async def statistics(self) -> StoreStatistics:
         """Return sizes and counts; counting heads takes the server some 10 ms for each 100,000."""
