@@ -1,5 +1,4 @@
-"""Addresses of stores: ``sqlite:PATH``, ``jsonl:PATH``, ``postgres://...?swarm=NAME``, and those with tables beside the
-log, ``sqlite+rows:PATH`` and ``postgres+rows://...``."""
+"""Addresses of stores: ``sqlite:PATH``, ``jsonl:PATH``, ``postgres://...?swarm=NAME``; ``+rows`` adds tables."""
 
 from __future__ import annotations
 

@@ -112,5 +112,3 @@ def _blob(value: bytes) -> Value:
 
 def _numeric(value: bytes) -> Value:
     return float(value) if b"." in value or not value.removeprefix(b"-").isdigit() else int(value)
-
-

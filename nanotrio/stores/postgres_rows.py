@@ -61,8 +61,10 @@ _KEYS: Final = {
     "usage": "seq, position",
 }
 _TEXT: Final = frozenset(
-    ["name", "uuid", "status", "outcome", "reason", "result", "last_text", "role", "kind", "text", "model"]
-    + ["call_id", "arguments", "mistake", "sender_name", "fate", "error"]
+    [
+        *("name", "uuid", "status", "outcome", "reason", "result", "last_text", "role", "kind", "text", "model"),
+        *("call_id", "arguments", "mistake", "sender_name", "fate", "error"),
+    ]
 )
 _MAY_BE_NULL: Final = {
     "agents": ("parent", "outcome", "reason", "result", "last_text", "ended_us"),
@@ -169,7 +171,7 @@ def row_statement(records: Sequence[Record], schema: str, swarm: int, first: int
         if rows:
             pairs = zip(names, columns(names, rows), strict=True)
             cells = ", ".join([f"unnest((SELECT {mark})) AS {name}" for name, mark in pairs])
-            parts.append(statement.format(shared=_SHARED, swarm=swarm, new=f"SELECT {cells} FROM gate"))
+            parts.append(statement.format(shared=_SHARED, swarm=swarm, new=f"SELECT {cells} FROM gate"))  # noqa: S608
 
     insert("agents", batch.agents)
     insert("messages", [*map(_values, batch.messages)])
@@ -197,7 +199,8 @@ async def make_rows(connection: TrioConnection, address: PostgresAddress) -> int
     await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (_SHARED,))
     if not await _first(connection, f"SELECT to_regclass('{_SHARED}.swarms') IS NOT NULL"):
         await _make_shared(connection, address)
-    swarm = int(await _first(connection, f"INSERT INTO {_SHARED}.swarms (name) VALUES (%s) RETURNING id", address.swarm))
+    added = f"INSERT INTO {_SHARED}.swarms (name) VALUES (%s) RETURNING id"  # noqa: S608 - a name of ours
+    swarm = int(await _first(connection, added, address.swarm))
     views = [
         f"CREATE VIEW {schema}.{table} AS SELECT {', '.join(names)} FROM {_SHARED}.{table} WHERE swarm = {swarm};"  # noqa: S608
         for table, names in TABLES.items()
@@ -245,7 +248,7 @@ ORDER BY seq LIMIT {_SLICE}
 
     async def write(statement: RowStatement, connection: TrioConnection) -> bool:
         parts, types, values = statement
-        query = f"{_FENCE.format(schema=schema)}{parts} SELECT count(*) FROM fence"
+        query = f"{_FENCE.format(schema=schema)}{parts} SELECT count(*) FROM fence"  # noqa: S608
         result = await connection.statement(query.encode(), [int8(epoch), *values], [INT8, *types])
         return bool(result.get_value(0, 0) != int8(0))
 
@@ -261,7 +264,9 @@ async def _number(connection: TrioConnection, schema: str) -> int:
     """The swarm's number where all tables are there in the form of this version, else 0."""
     names = [*(f"{_SHARED}.{table}" for table in ("swarms", *TABLES))]
     names += [f"{schema}.{table}" for table in ("rows_mark", *TABLES)]
-    if not await _first(connection, "SELECT every(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) AS name", names):
+    if not await _first(
+        connection, "SELECT every(to_regclass(name) IS NOT NULL) FROM unnest(%s::text[]) AS name", names
+    ):
         return 0
     query = f"SELECT swarm FROM {schema}.rows_mark JOIN {_SHARED}.swarms ON id = swarm WHERE form = %s"  # noqa: S608
     return int(await _first(connection, query, ROWS_FORM) or 0)
@@ -274,11 +279,9 @@ async def _forget(connection: TrioConnection, address: PostgresAddress) -> None:
     await connection.execute("\n".join([*drops, f"DROP TABLE IF EXISTS {schema}.rows_mark;"]).encode())
     for table in (*reversed(TABLES), "swarms"):
         if await _first(connection, f"SELECT to_regclass('{_SHARED}.{table}') IS NOT NULL"):
-            query = (
-                f"DELETE FROM {_SHARED}.swarms WHERE name = %s"
-                if table == "swarms"
-                else f"DELETE FROM {_SHARED}.{table} WHERE swarm IN (SELECT id FROM {_SHARED}.swarms WHERE name = %s)"
-            )
+            number = "id" if table == "swarms" else "swarm"
+            ours = f"SELECT id FROM {_SHARED}.swarms WHERE name = %s"  # noqa: S608 - names of ours
+            query = f"DELETE FROM {_SHARED}.{table} WHERE {number} IN ({ours})"  # noqa: S608
             await connection.execute(query.encode(), (address.swarm,))
 
 
@@ -292,7 +295,9 @@ async def _make_shared(connection: TrioConnection, address: PostgresAddress) -> 
     numbered = int(await _first(connection, "SELECT current_setting('server_version_num')"))
     parts = [
         f"CREATE SCHEMA IF NOT EXISTS {_SHARED};",
-        f"CREATE TABLE {_SHARED}.swarms (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text UNIQUE NOT NULL);",
+        f"CREATE TABLE {_SHARED}.swarms (",
+        "  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text UNIQUE NOT NULL",
+        ");",
     ]
     for table, names in TABLES.items():
         nullable = _MAY_BE_NULL[table]

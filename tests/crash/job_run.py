@@ -257,7 +257,8 @@ def summary(seed: int, kind: str, trials: list[Trial]) -> str:
         return sum(int(getattr(trial, name)) for trial in trials)
 
     return (
-        f"job under SIGKILL on {kind}: seed {seed}, {total('killed')} kills, {total('between')} between intent and result, "
+        f"job under SIGKILL on {kind}: seed {seed}, {total('killed')} kills, "
+        f"{total('between')} between intent and result, "
         f"{total('before')} before the prompt was durable, {total('late')} more came after the end; effects: "
         f"{total('dispatched')} dispatched, {total('finished')} finished, {total('unknown')} unknown"
     )

@@ -71,7 +71,8 @@ def _pooler(server: PostgresServer, mode: str) -> Iterator[Callable[[str, str], 
     )
     command = [PGBOUNCER, "-q", str(settings)]
     if server.user:
-        command = ["setpriv", f"--reuid={server.user.pw_uid}", f"--regid={server.user.pw_gid}", "--clear-groups", *command]
+        user, group = server.user.pw_uid, server.user.pw_gid
+        command = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", *command]
     address = f"postgres:{PASSWORD_IN_URL}@127.0.0.1:{port}/postgres"
     with subprocess.Popen(command, cwd=server.folder, stdin=subprocess.DEVNULL) as process:
         try:
@@ -90,7 +91,9 @@ needs_pgbouncer = pytest.mark.skipif(not PGBOUNCER, reason="no pgbouncer on PATH
 @needs_pgbouncer
 @KINDS
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-async def test_a_swarm_runs_behind_pgbouncer(mode: str, kind: str, own_postgres: PostgresServer, tmp_path: Path) -> None:
+async def test_a_swarm_runs_behind_pgbouncer(
+    mode: str, kind: str, own_postgres: PostgresServer, tmp_path: Path
+) -> None:
     with _pooler(own_postgres, mode) as address:
         url = address(kind, new_swarm())
         model = ScriptedModel(lambda conversation: reply_text(f"{conversation.task} is done"))

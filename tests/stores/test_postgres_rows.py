@@ -122,7 +122,9 @@ async def test_a_long_log_is_made_up_for_in_parts_and_a_large_batch_in_a_thread(
     log += [record_with(seq, 1, MailArrived("text", 0, f"mail {seq}")) for seq in range(4, 9_001)]
     await write_log_to(_without(url), log, (1_000,))
     await write_log_to(url, [*log, record_with(9_001, 1, MailRead(9_000))], (1,))
-    found = await query(url, "SELECT count(*), count(DISTINCT seq), min(fate), count(fate) FROM mail WHERE kind = 'text'")
+    found = await query(
+        url, "SELECT count(*), count(DISTINCT seq), min(fate), count(fate) FROM mail WHERE kind = 'text'"
+    )
     assert found.rows == [(8_997, 8_997, None, 0)]
     more = [record_with(seq, 1, MailTaken((seq - 5_000,))) for seq in range(9_002, 12_001)]
     store = await open_store(url)
@@ -229,7 +231,8 @@ async def test_an_answer_is_cut_at_the_limit_and_its_values_are_plain(url: str) 
     await write_log_to(url, LOG, (100,))
     answer = await query(url, "SELECT seq FROM mail ORDER BY seq", limit=2)
     assert (answer.columns, answer.rows, answer.is_cut) == (("seq",), [(2,), (5,)], True)
-    sql = "SELECT sum(input), avg(input), 1.5::float8, true, '\\x0aff'::bytea, NULL, to_timestamp(0)::date AS d FROM usage"
+    sql = "SELECT sum(input), avg(input), 1.5::float8, true,"
+    sql += " '\\x0aff'::bytea, NULL, to_timestamp(0)::date AS d FROM usage"
     answer = await query(url, sql)
     assert (answer.rows, answer.columns[-1]) == ([(305, 76.25, 1.5, 1, b"\n\xff", None, "1970-01-01")], "d")
     assert (await query(url, "SELECT seq FROM mail WHERE false")).columns == ("seq",)
@@ -269,7 +272,9 @@ async def test_a_database_that_cannot_hold_every_text_is_refused_with_what_to_do
     name = new_swarm()
     own_postgres.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
     store = await open_store(own_postgres.url("x", database=name, kind="postgres+rows"))
-    with pytest.raises(StoreError, match="has the encoding LATIN1.*createdb -E UTF8, or leave the tables out: postgres:"):
+    with pytest.raises(
+        StoreError, match=r"has the encoding LATIN1.*createdb -E UTF8, or leave the tables out: postgres:"
+    ):
         await store.acquire(this_process())
     await store.aclose()
     await write_log_to(own_postgres.url("x", database=name), LOG, (100,))

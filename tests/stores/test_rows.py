@@ -69,7 +69,9 @@ LOG = [
     record_with(1, 0, Content(b"d" * 16, b"body")),
     record_with(2, 1, Spawned(0, 1, 0, "root.1", 1, "a-uuid"), MailArrived("prompt", 0, "do\0it")),
     record_with(3, 1, TurnStarted(1, 2)),
-    record_with(4, 1, _reply(Thinking("hm"), Text("I start."), _call("c1", "spawn_agent"), _call("c2", "bash", '{"a":1}'))),
+    record_with(
+        4, 1, _reply(Thinking("hm"), Text("I start."), _call("c1", "spawn_agent"), _call("c2", "bash", '{"a":1}'))
+    ),
     record_with(5, 2, Spawned(1, 1, 1, "w.2", 1), MailArrived("prompt", 1, "part", "root.1")),
     record_with(6, 1, ToolIntended("c1", 2), ToolIntended("c2")),
     record_with(7, 1, ToolEnded("c2", "no\0such file", True, "bash: it failed")),

@@ -67,8 +67,9 @@ async def test_a_full_disk_is_told_and_waited_out_and_nothing_is_lost(
         assert outcome.last_text == f"task {number} is done"
         done.append(agent.id)
 
+    tools = [log_effects(note, tmp_path / "effects")]
     async with (
-        nanotrio.open_swarm(store=url, model=ScriptedModel(_script), tools=[log_effects(note, tmp_path / "effects")], environment={}) as swarm,
+        nanotrio.open_swarm(store=url, model=ScriptedModel(_script), tools=tools, environment={}) as swarm,
         swarm.events() as events,
     ):
         async with trio.open_nursery() as nursery:
