@@ -44,6 +44,7 @@ from .postgres_connection import TrioConnection, connect
 from .postgres_pool import PostgresPool
 from .postgres_rows import catch_up, make_rows, row_statement
 from .postgres_schema import check_schema, explain, make_schema, schema_of, upgrade
+from .refusals import check_acquirable, check_open, check_order
 from .store import Batch, Owner, StoreStatistics, Tenure
 
 __all__ = ["PostgresStore"]
@@ -162,12 +163,9 @@ class PostgresStore:
 
         An owner that cannot be seen from here counts as dead when its lease has run out.
         """
-        self._check_open()
         where = self.address.url
-        if self.read_only:
-            raise StoreError(f"{where} was opened for reading; open it for writing to run agents in it")
-        if self._epoch:
-            raise StoreError(f"{where} is acquired already; open it once more for a second owner")
+        check_open(where, closed=self._closed)
+        check_acquirable(where, read_only=self.read_only, acquired=bool(self._epoch))
         tenure = await self._pool.run(partial(self._acquire, owner, takeover), patient=False)
         self._epoch, self._last_seq = tenure.epoch, tenure.last_seq
         if self._swarm:
@@ -176,10 +174,11 @@ class PostgresStore:
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch; see ``Store.commit``. One round trip; cancelled, it is given 5 s to end by itself."""
-        self._check_open()
+        check_open(self.address.url, closed=self._closed)
         if not self._epoch:
             raise StoreError(f"{self.address.url} was not acquired; nothing can be written")
-        self._check_order(batch)
+        if batch.records and batch.records[-1].seq > self._last_seq:
+            check_order(self.address.url, batch.records, self._last_seq)
         if len(batch.records) <= (_INLINE_WITH_ROWS if self._swarm else _INLINE_RECORDS):
             query, types, parameters = self._statement(batch)
         else:  # what gathered for a round of heads, or makes many rows, may take 60 ms to write out
@@ -224,7 +223,7 @@ class PostgresStore:
         chains = Chains(ends, self.address.url)
         if not chains.wanted:
             await trio.lowlevel.checkpoint()
-            self._check_open()
+            check_open(self.address.url, closed=self._closed)
         query = _WALK.format(schema=self._schema)
         while chains.wanted:
             depth = max(1, min(_MAX_DEPTH, _READ_SLICE // len(chains.wanted)))
@@ -343,17 +342,6 @@ class PostgresStore:
 
     # Writing.
 
-    def _check_order(self, batch: Batch) -> None:
-        if not batch.records:
-            return
-        first, last = batch.records[0].seq, batch.records[-1].seq
-        follows = first == self._last_seq + 1 and last - first + 1 == len(batch.records)
-        if not follows and last > self._last_seq:
-            raise StoreDamagedError(
-                f"records {first} to {last} ({len(batch.records)} of them) do not follow record {self._last_seq} of "
-                f"{self.address.url}; this is a fault of nanotrio, please report it"
-            )
-
     def _statement(self, batch: Batch) -> tuple[bytes, list[int], list[bytes | None]]:
         records, heads = batch.records, batch.heads
         key = (bool(records), bool(heads))
@@ -416,7 +404,7 @@ class PostgresStore:
     # Reading.
 
     async def _rows(self, query: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-        self._check_open()
+        check_open(self.address.url, closed=self._closed)
         if not self._exists:
             await self._look(patient=True, must_exist=True)
 
@@ -430,10 +418,6 @@ class PostgresStore:
         self._exists = await self._pool.run(partial(check_schema, address=self.address), patient=patient)
         if must_exist and not self._exists:
             raise StoreError(f"there is no swarm {self.address.swarm!r} at {self.address.url}")
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.address.url} was closed; open it again")
 
 
 def _by_level(row: tuple[Any, ...]) -> tuple[int, int]:
