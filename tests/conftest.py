@@ -20,7 +20,7 @@ import trio.testing
 
 from nanotrio.testing.pytest_plugin import crash_runner, nanotrio_forks, nanotrio_store
 from tests import counts
-from tests.stores.kinds import new_url
+from tests.stores.kinds import new_url, place
 from tests.stores.postgres_server import own_postgres, postgres
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "nanotrio_store",
     "new_url",
     "own_postgres",
+    "place",
     "postgres",
 ]
 

@@ -77,7 +77,8 @@ def add_export(parser: argparse.ArgumentParser, filled: Any) -> None:
 def add_sql(parser: argparse.ArgumentParser, filled: Any, positive_int: Any) -> None:
     """Add what may follow ``nanotrio sql``."""
     parser.add_argument("sql", type=filled, metavar="QUERY", help="one SELECT")
-    parser.add_argument("--store", type=filled, required=True, metavar="URL", help="a row store: sqlite+rows:PATH")
+    kinds = "a row store: sqlite+rows:PATH or postgres+rows://...?swarm=NAME"
+    parser.add_argument("--store", type=filled, required=True, metavar="URL", help=kinds)
     parser.add_argument("--json", action="store_true", help="for machines: one JSON object a row")
     parser.add_argument("--limit", type=positive_int, default=10_000, metavar="N", help="rows at most (%(default)s)")
 

@@ -1,4 +1,4 @@
-"""Addresses of stores: ``sqlite:PATH``, ``sqlite+rows:PATH``, ``jsonl:PATH``, ``postgres://...?swarm=NAME``."""
+"""Addresses of stores: ``sqlite:PATH``, ``jsonl:PATH``, ``postgres://...?swarm=NAME``; ``+rows`` adds tables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from .store import Store
 __all__ = ["Address", "open_store", "parse_url"]
 
 _FILES = ("sqlite", "sqlite+rows", "jsonl")
-_LATER = ("postgres+rows", "postgresql+rows")
-_SERVERS = ("postgres", "postgresql")
+_SERVERS = ("postgres", "postgresql", "postgres+rows", "postgresql+rows")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -37,7 +36,7 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def token_text(self) -> str:
         """What tells this store from every other, on whatever machine it is opened."""
-        return self.server.url if self.server else str(self.path)
+        return self.server.without_rows if self.server else str(self.path)
 
     @property
     def output_directory(self) -> Path:
@@ -56,14 +55,13 @@ def parse_url(url: str) -> Address:
         import platformdirs
 
         server = parse_postgres_url(url)
-        name = blake2b(server.url.encode(), digest_size=8).hexdigest()
+        name = blake2b(server.without_rows.encode(), digest_size=8).hexdigest()
         folder = Path(platformdirs.user_data_dir("nanotrio", appauthor=False))
-        return Address("postgres", folder.absolute() / "postgres" / name, server)
+        scheme = "postgres+rows" if server.rows else "postgres"
+        return Address(scheme, folder.absolute() / "postgres" / name, server)
     if "@" in rest and "//" in rest:
         # It may hold a password, and is shown below.
         url = f"{scheme}://...@{rest.rpartition('@')[2]}"
-    if scheme in _LATER and colon:
-        raise UsageError(f"{scheme}: stores are not in this version of nanotrio; use sqlite:PATH")
     if scheme not in _FILES or not colon:
         if colon and "/" not in scheme and "." not in scheme:
             raise UsageError(f"no kind of store is called {scheme!r} (in {url!r}); use sqlite:PATH")

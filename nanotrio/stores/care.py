@@ -280,15 +280,23 @@ class StoreCare:
         try:
             await rebuild_heads(store, 1)
             records = (await store.statistics()).records
-            if self._address.scheme == "sqlite+rows":
-                await trio.to_thread.run_sync(drop_tables, self._address.path)
+            if self._address.scheme.endswith("+rows"):
+                await self._drop_tables()
         finally:
             await store.aclose()
-        if self._address.scheme == "sqlite+rows":
+        if self._address.scheme.endswith("+rows"):
             # Whoever acquires a row store without tables makes them.
             store = await _acquired(self.url)
             await store.aclose()
         return RepairReport(self._address.url, is_new=False, records=records, lost="")
+
+    async def _drop_tables(self) -> None:
+        if self._address.server is None:
+            await trio.to_thread.run_sync(drop_tables, self._address.path)
+        else:
+            from .postgres_rows import drop_rows
+
+            await drop_rows(self._address.server)
 
 
 class _Copy:

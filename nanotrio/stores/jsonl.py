@@ -28,7 +28,7 @@ import msgspec
 import trio
 
 from .. import crash
-from ..errors import FencedError, NanotrioError, StoreDamagedError, StoreError
+from ..errors import FencedError, NanotrioError, StoreError
 from ..records import FORMAT_VERSION, Head, Record
 from .chains import Chains
 from .jsonl_heads import HeadsFile, Written, read_heads_at
@@ -36,6 +36,7 @@ from .jsonl_lines import RELEASED, Claim, Counts, batch_block, line_of
 from .jsonl_log import Log, Segment, check_log, claim_segment, segment_path
 from .owner import refuse_if_alive
 from .raw_file import RawFile, explain_os
+from .refusals import check_acquirable, check_open, check_order
 from .store import Batch, Owner, StoreStatistics, Tenure
 
 __all__ = ["JsonlStore"]
@@ -113,16 +114,13 @@ class JsonlStore:
 
     async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
         """Become the one writer; see ``Store.acquire``."""
-        self._check_open()
-        if self.read_only:
-            raise StoreError(f"{self.path} was opened for reading; open it for writing to run agents in it")
-        if self._segment is not None:
-            raise StoreError(f"{self.path} is acquired already; open it once more for a second owner")
+        check_open(self.path, closed=self._closed)
+        check_acquirable(self.path, read_only=self.read_only, acquired=self._segment is not None)
         return await self._in_thread(partial(self._acquire, owner, takeover), self._write_limiter)
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch; see ``Store.commit``. Up to 256 small records are written without a checkpoint."""
-        self._check_open()
+        check_open(self.path, closed=self._closed)
         if self._segment is None:
             raise StoreError(f"{self.path} was not acquired; nothing can be written")
         inline = not self._fsync and len(batch.records) <= _INLINE_RECORDS and len(batch.heads) <= _INLINE_RECORDS
@@ -256,7 +254,7 @@ class JsonlStore:
         records = batch.records
         last_seq = records[-1].seq if records else self._log.last_seq
         if records and (self._entry is None or self._entry[0] != batch.number):
-            self._check_order(records)
+            check_order(self.path, records, self._log.last_seq)
             block = batch_block(batch.number, records)
             start = self._log.segments[-1].end
             if size > start:  # of a batch that was given up
@@ -282,14 +280,6 @@ class JsonlStore:
         who = f"process {pid}" if pid else "another process"
         raise FencedError(f"{who} took {self.path} over; nothing more can be written from here")
 
-    def _check_order(self, records: Sequence[Record]) -> None:
-        first, last = records[0].seq, records[-1].seq
-        if first != self._log.last_seq + 1 or last - first + 1 != len(records):
-            raise StoreDamagedError(
-                f"records {first} to {last} ({len(records)} of them) do not follow record {self._log.last_seq} of "
-                f"{self.path}; this is a fault of nanotrio, please report it"
-            )
-
     def _look(self) -> None:
         """See what the owner has written since, from outside."""
         heads = self._heads if self._heads.extend() else HeadsFile.read(self._heads_path)
@@ -309,12 +299,8 @@ class JsonlStore:
             if segment.is_in_place():
                 segment.write(RELEASED, self._log.segments[-1].end, fsync=self._fsync)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.path} was closed; open it again")
-
     async def _read(self, work: Callable[[], _T], *, inline: bool = False) -> _T:
-        self._check_open()
+        check_open(self.path, closed=self._closed)
         if self._segment is None:
             if not self._exists:
                 raise StoreError(f"there is no store at {self.path}")

@@ -9,6 +9,8 @@ shares connections by transaction. Above all the server holds the owner row only
 for us: COPY would be a third cheaper for the server, but a process that is stopped, or cut off, within a COPY would
 hold that row, and so keep everybody from taking the store over.
 
+With rows, the same statement takes the rows along (``postgres_rows``).
+
 A commit whose answer was lost is tried again with the same number. Where it had been made, the owner row has that
 number already, the statement changes nothing, and a look at the row tells so. Where the former statement still runs,
 ours waits for the row.
@@ -23,8 +25,7 @@ Reads go to a few connections of their own and are done again when a connection 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
@@ -38,9 +39,12 @@ from ..records import Head, Record
 from .chains import Chains
 from .owner import OwnerState, state_of
 from .postgres_address import PostgresAddress, parse_postgres_url
+from .postgres_arrays import BOOLS, BYTEAS, INT8, INT8S, blobs, booleans, int8, integers
 from .postgres_connection import TrioConnection, connect
 from .postgres_pool import PostgresPool
-from .postgres_schema import check_schema, explain, make_schema, schema_of
+from .postgres_rows import catch_up, make_rows, row_statement
+from .postgres_schema import check_schema, explain, make_schema, schema_of, upgrade
+from .refusals import check_acquirable, check_open, check_order
 from .store import Batch, Owner, StoreStatistics, Tenure
 
 __all__ = ["PostgresStore"]
@@ -48,11 +52,9 @@ __all__ = ["PostgresStore"]
 LEASE_SECONDS: Final = 30.0
 _READ_SLICE: Final = 16_384
 _INLINE_RECORDS: Final = 4_096
+_INLINE_WITH_ROWS: Final = 256
 _MAX_DEPTH: Final = 1_024
 _CLOSE_SECONDS: Final = 5.0
-
-# Types by their numbers in pg_type, which are fixed.
-_INT8, _BYTEA, _INT8S, _BOOLS, _BYTEAS = 20, 17, 1016, 1000, 1001
 
 _FENCE = """
 WITH fence AS (
@@ -107,8 +109,6 @@ FROM {schema}.owner
 
 _head_decoder = msgspec.json.Decoder(Head)
 _head_encoder = msgspec.json.Encoder()
-_int8 = struct.Struct(">q").pack
-_length = struct.Struct(">i").pack
 
 
 class PostgresStore:
@@ -125,12 +125,14 @@ class PostgresStore:
         self._pool = PostgresPool(address)
         self._schema = schema_of(address.swarm)
         self._limiter = trio.CapacityLimiter(1)
-        self._statements: dict[tuple[bool, bool], tuple[bytes, list[int]]] = {}
+        self._statements: dict[tuple[bool, bool], tuple[str, list[int]]] = {}
         self._writer: TrioConnection | None = None
         self._closed = False
         self._epoch = 0
         self._last_seq = 0
         self._commits = 0
+        self._swarm = 0
+        """Its number in the shared tables, 0 where it does not write them."""
 
     @classmethod
     async def open(
@@ -161,31 +163,31 @@ class PostgresStore:
 
         An owner that cannot be seen from here counts as dead when its lease has run out.
         """
-        self._check_open()
         where = self.address.url
-        if self.read_only:
-            raise StoreError(f"{where} was opened for reading; open it for writing to run agents in it")
-        if self._epoch:
-            raise StoreError(f"{where} is acquired already; open it once more for a second owner")
+        check_open(where, closed=self._closed)
+        check_acquirable(where, read_only=self.read_only, acquired=bool(self._epoch))
         tenure = await self._pool.run(partial(self._acquire, owner, takeover), patient=False)
         self._epoch, self._last_seq = tenure.epoch, tenure.last_seq
+        if self._swarm:
+            await catch_up(partial(self._pool.run, patient=True), self.address, self._epoch, self._swarm)
         return tenure
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch; see ``Store.commit``. One round trip; cancelled, it is given 5 s to end by itself."""
-        self._check_open()
+        check_open(self.address.url, closed=self._closed)
         if not self._epoch:
             raise StoreError(f"{self.address.url} was not acquired; nothing can be written")
-        self._check_order(batch)
-        if len(batch.records) <= _INLINE_RECORDS:
+        if batch.records and batch.records[-1].seq > self._last_seq:
+            check_order(self.address.url, batch.records, self._last_seq)
+        if len(batch.records) <= (_INLINE_WITH_ROWS if self._swarm else _INLINE_RECORDS):
             query, types, parameters = self._statement(batch)
-        else:  # what gathered for a round of heads may take 60 ms to write out
+        else:  # what gathered for a round of heads, or makes many rows, may take 60 ms to write out
             make = partial(self._statement, batch)
             query, types, parameters = await trio.to_thread.run_sync(make, limiter=self._limiter)
         try:
             writer = await self._connected()
             result = await writer.statement(query, parameters, types)
-            changed = result.get_value(0, 0) != _int8(0)
+            changed = result.get_value(0, 0) != int8(0)
             if not changed:
                 await self._check_fence(writer, batch)
         except psycopg.Error as error:
@@ -221,7 +223,7 @@ class PostgresStore:
         chains = Chains(ends, self.address.url)
         if not chains.wanted:
             await trio.lowlevel.checkpoint()
-            self._check_open()
+            check_open(self.address.url, closed=self._closed)
         query = _WALK.format(schema=self._schema)
         while chains.wanted:
             depth = max(1, min(_MAX_DEPTH, _READ_SLICE // len(chains.wanted)))
@@ -242,7 +244,13 @@ class PostgresStore:
     async def scan(self, after_seq: int, *, limit: int = 4096) -> list[Record]:
         """Return the records that follow ``after_seq``; see ``Store.scan``."""
         query = f"SELECT seq, prev, agent, at_us, facts FROM {self._schema}.log WHERE seq > %b ORDER BY seq LIMIT %b"  # noqa: S608
-        return [Record(*row) for row in await self._rows(query, [after_seq, limit])]
+        records = [Record(*row) for row in await self._rows(query, [after_seq, limit])]
+        if records and (records[0].seq != after_seq + 1 or records[-1].seq != after_seq + len(records)):
+            raise StoreDamagedError(
+                f"records that follow record {after_seq} of {self.address.url} are missing; put a backup back, or save "
+                f"what can be read with `nanotrio store repair '{self.address.url}'`"
+            )
+        return records
 
     async def statistics(self) -> StoreStatistics:
         """Return sizes and counts; counting heads takes the server some 10 ms for each 100,000."""
@@ -278,10 +286,10 @@ class PostgresStore:
         query = f"UPDATE {self._schema}.owner SET released = true WHERE epoch = $1"  # noqa: S608 - a schema's name
         with suppress(psycopg.Error, OSError):
             try:
-                await (await self._connected()).statement(query.encode(), [_int8(self._epoch)], [_INT8])
+                await (await self._connected()).statement(query.encode(), [int8(self._epoch)], [INT8])
             except psycopg.Error:
                 self._drop_writer()
-                await (await self._connected()).statement(query.encode(), [_int8(self._epoch)], [_INT8])
+                await (await self._connected()).statement(query.encode(), [int8(self._epoch)], [INT8])
 
     # Owning.
 
@@ -303,6 +311,8 @@ class PostgresStore:
         taken = await (await connection.execute(_TAKE.format(schema=self._schema).encode(), values)).fetchone()
         if taken is None:
             raise StoreError(f"another process takes {self.address.url} at this moment; try again")
+        await upgrade(connection, self.address)
+        self._swarm = await make_rows(connection, self.address) if self.address.rows else 0
         # A statement of its own, so that it sees what the former owner wrote until the row was ours.
         ends = await (await connection.execute(_ENDS.format(schema=self._schema).encode())).fetchone()
         await connection.execute("COMMIT")
@@ -332,17 +342,6 @@ class PostgresStore:
 
     # Writing.
 
-    def _check_order(self, batch: Batch) -> None:
-        if not batch.records:
-            return
-        first, last = batch.records[0].seq, batch.records[-1].seq
-        follows = first == self._last_seq + 1 and last - first + 1 == len(batch.records)
-        if not follows and last > self._last_seq:
-            raise StoreDamagedError(
-                f"records {first} to {last} ({len(batch.records)} of them) do not follow record {self._last_seq} of "
-                f"{self.address.url}; this is a fault of nanotrio, please report it"
-            )
-
     def _statement(self, batch: Batch) -> tuple[bytes, list[int], list[bytes | None]]:
         records, heads = batch.records, batch.heads
         key = (bool(records), bool(heads))
@@ -350,28 +349,31 @@ class PostgresStore:
             count = 9 if records else 3
             query = _FENCE + (_RECORDS if records else "")
             query += _HEADS.format(*range(count + 1, count + 4), schema="{schema}") if heads else ""
-            types = [_INT8] * 3 + ([_INT8, _INT8, _INT8S, _INT8S, _INT8S, _BYTEAS] if records else [])
-            types += [_INT8S, _BOOLS, _BYTEAS] if heads else []
-            self._statements[key] = (query + _COUNT).format(schema=self._schema).encode(), types
-        query_bytes, types = self._statements[key]
-        heads_seq = None if batch.heads_seq is None else _int8(batch.heads_seq)
-        parameters: list[bytes | None] = [_int8(batch.number), _int8(self._epoch), heads_seq]
+            types = [INT8] * 3 + ([INT8, INT8, INT8S, INT8S, INT8S, BYTEAS] if records else [])
+            types += [INT8S, BOOLS, BYTEAS] if heads else []
+            self._statements[key] = query.format(schema=self._schema), types
+        query, types = self._statements[key]
+        heads_seq = None if batch.heads_seq is None else int8(batch.heads_seq)
+        parameters: list[bytes | None] = [int8(batch.number), int8(self._epoch), heads_seq]
         if records:
             parameters += [
-                _int8(records[0].seq),
-                _int8(records[-1].seq),
-                _integers([record.prev for record in records]),
-                _integers([record.agent for record in records]),
-                _integers([record.at_us for record in records]),
-                _blobs([record.facts for record in records]),
+                int8(records[0].seq),
+                int8(records[-1].seq),
+                integers([record.prev for record in records]),
+                integers([record.agent for record in records]),
+                integers([record.at_us for record in records]),
+                blobs([record.facts for record in records]),
             ]
         if heads:
             parameters += [
-                _integers([head.agent for head in heads]),
-                _array(_BOOL, b"".join([_TRUE if head.unfinished else _FALSE for head in heads]), len(heads)),
-                _blobs([_head_encoder.encode(head) for head in heads]),
+                integers([head.agent for head in heads]),
+                booleans([head.unfinished for head in heads]),
+                blobs([_head_encoder.encode(head) for head in heads]),
             ]
-        return query_bytes, types, parameters
+        if records and self._swarm:
+            parts, row_types, rows = row_statement(records, self._schema, self._swarm, len(parameters) + 1)
+            query, types, parameters = query + parts, types + row_types, parameters + rows
+        return (query + _COUNT).encode(), types, parameters
 
     async def _connected(self) -> TrioConnection:
         if self._writer is None or self._writer.closed:
@@ -402,7 +404,7 @@ class PostgresStore:
     # Reading.
 
     async def _rows(self, query: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-        self._check_open()
+        check_open(self.address.url, closed=self._closed)
         if not self._exists:
             await self._look(patient=True, must_exist=True)
 
@@ -417,36 +419,6 @@ class PostgresStore:
         if must_exist and not self._exists:
             raise StoreError(f"there is no swarm {self.address.swarm!r} at {self.address.url}")
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.address.url} was closed; open it again")
-
 
 def _by_level(row: tuple[Any, ...]) -> tuple[int, int]:
     return row[0], row[1]
-
-
-# Arrays in the protocol's binary form (array_recv in PostgreSQL's source): dimensions, whether there are nulls, the
-# type of the elements, then length and lower bound of the one dimension, and each element with its length before it.
-
-_BOOL: Final = 16
-_TRUE: Final = b"\0\0\0\1\1"
-_FALSE: Final = b"\0\0\0\1\0"
-_head_of_array = struct.Struct(">iiIii").pack
-
-
-def _array(kind: int, elements: bytes, count: int) -> bytes:
-    return _head_of_array(1, 0, kind, count, 1) + elements
-
-
-def _integers(values: Sequence[int]) -> bytes:
-    flat = [8] * (2 * len(values))
-    flat[1::2] = values
-    return _array(_INT8, struct.pack(f">{'iq' * len(values)}", *flat), len(values))
-
-
-def _blobs(values: Iterable[bytes]) -> bytes:
-    parts: list[bytes] = []
-    for value in values:
-        parts += (_length(len(value)), value)
-    return _array(_BYTEA, b"".join(parts), len(parts) // 2)

@@ -1,4 +1,4 @@
-"""Addresses of stores in Postgres: ``postgres://USER:PASSWORD@HOST:PORT/DATABASE?swarm=NAME``.
+"""Addresses of stores in Postgres: ``postgres://USER:PASSWORD@HOST:PORT/DATABASE?swarm=NAME``; ``postgres+rows`` too.
 
 All that libpq takes may stand there, in its own form (https://www.postgresql.org/docs/current/libpq-connect.html,
 "Connection URIs"): several hosts, a Unix socket as ``?host=/folder``, ``sslmode`` and the rest. ``swarm`` is ours and
@@ -36,10 +36,17 @@ class PostgresAddress(msgspec.Struct, frozen=True):
     parameters: dict[str, str]
     """libpq's, the password among them."""
     url: str
-    """Without the password: for people, and as what tells this store from another."""
+    """Without the password, for people."""
+    rows: bool = False
+    """Plain tables are written beside the log."""
 
     def __repr__(self) -> str:
         return f"PostgresAddress({self.url!r})"
+
+    @property
+    def without_rows(self) -> str:
+        """``url`` without the wish for tables: what tells this store from another."""
+        return self.url.replace("postgres+rows:", "postgres:", 1)
 
     @property
     def database(self) -> str:
@@ -59,6 +66,7 @@ def parse_postgres_url(url: str) -> PostgresAddress:
 
     try:
         parts = urlsplit(url)
+        rows = parts.scheme.endswith("+rows")
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise _unreadable() from None
@@ -83,7 +91,7 @@ def parse_postgres_url(url: str) -> PostgresAddress:
     if not all(number.isdecimal() for number in str(given.get("port", "0")).split(",")):
         raise _unreadable()
     parameters = _DEFAULTS | {name: str(value) for name, value in given.items()}
-    return PostgresAddress(names[0], parameters, _redacted(names[0], parameters))
+    return PostgresAddress(names[0], parameters, _redacted(names[0], parameters, rows=rows), rows)
 
 
 def _unreadable() -> UsageError:
@@ -93,7 +101,7 @@ def _unreadable() -> UsageError:
     )
 
 
-def _redacted(swarm: str, parameters: dict[str, str]) -> str:
+def _redacted(swarm: str, parameters: dict[str, str], *, rows: bool) -> str:
     user, port = parameters.get("user", ""), parameters.get("port", "")
     host = parameters.get("host") or parameters.get("hostaddr", "")
     query = {"swarm": swarm}
@@ -106,4 +114,5 @@ def _redacted(swarm: str, parameters: dict[str, str]) -> str:
         ports = ports * len(hosts) if len(ports) == 1 else ports
         place = ",".join(f"{name}:{number}".rstrip(":") for name, number in zip(hosts, ports, strict=False))
         place = f"{quote(user, safe='')}@{place}" if user else place
-    return f"postgres://{place}/{quote(parameters.get('dbname', ''), safe='')}?{urlencode(query, safe='/')}"
+    scheme = "postgres+rows" if rows else "postgres"
+    return f"{scheme}://{place}/{quote(parameters.get('dbname', ''), safe='')}?{urlencode(query, safe='/')}"

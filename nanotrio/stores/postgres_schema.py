@@ -6,6 +6,9 @@ told, and dropping the schema drops the swarm, without a trace in another's inde
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
 import psycopg
 
 from ..errors import NewerStoreError, NotAStoreError, StoreDamagedError, StoreError
@@ -13,7 +16,7 @@ from ..records import FORMAT_VERSION
 from .postgres_address import PostgresAddress
 from .postgres_connection import TrioConnection
 
-__all__ = ["check_schema", "explain", "is_lost", "make_schema", "schema_of"]
+__all__ = ["STEPS", "check_schema", "explain", "has_lz4", "is_lost", "make_schema", "schema_of", "upgrade"]
 
 _SCHEMA = """
 CREATE SCHEMA {schema};
@@ -38,6 +41,11 @@ COMMENT ON SCHEMA {schema} IS 'a nanotrio swarm';
 """``log`` holds a record a row, its facts in CBOR; ``heads.body`` is the ``Head`` as a JSON array in the order of its
 fields, in UTF-8. The owner row is written by every commit; the room left in its page keeps that from growing the table.
 """
+
+STEPS: Final[dict[int, Callable[[TrioConnection, str], Awaitable[None]]]] = {}
+"""What takes a swarm's schema, by its quoted name, from a form to the next one, by the form it starts from. Whoever
+raises ``FORMAT_VERSION`` adds a step here and in ``sqlite_file``, and keeps a store of the old form in
+``tests/stores/kept``."""
 
 _LOST = ("08", "57P", "57014")
 """SQLSTATE classes of a connection that the server ended or never took, and a cancel that came late, for another task.
@@ -100,14 +108,32 @@ async def make_schema(connection: TrioConnection, address: PostgresAddress) -> N
     """Make the store; the connection is in a transaction, which holds off others that would make it too."""
     schema = schema_of(address.swarm)
     await connection.execute(_SCHEMA.format(schema=schema, version=FORMAT_VERSION).encode())
-    has_lz4 = await (
-        await connection.execute(
-            "SELECT 1 FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"
-        )
-    ).fetchone()
-    if has_lz4:
+    if await has_lz4(connection):
         # Large facts take the server a fifth of the time that its older method takes.
         await connection.execute(f"ALTER TABLE {schema}.log ALTER facts SET COMPRESSION lz4".encode())
+
+
+async def has_lz4(connection: TrioConnection) -> bool:
+    """Whether the server can compress by LZ4."""
+    query = "SELECT 1 FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"
+    return await (await connection.execute(query)).fetchone() is not None
+
+
+async def upgrade(
+    connection: TrioConnection,
+    address: PostgresAddress,
+    steps: Mapping[int, Callable[[TrioConnection, str], Awaitable[None]]] = STEPS,
+    to: int = FORMAT_VERSION,
+) -> None:
+    """Take a store of an older form forward, step by step; inside the transaction in which it gets its owner.
+
+    Whoever looks into it meanwhile sees the old form or the new one, whole.
+    """
+    schema, form = schema_of(address.swarm), await _version(connection, address)
+    for step in range(form, to):
+        await steps[step](connection, schema)
+    if form < to:
+        await connection.execute(f"UPDATE {schema}.owner SET version = {to}".encode())  # noqa: S608 - a schema's name
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -131,6 +157,7 @@ def explain(error: psycopg.Error, address: PostgresAddress) -> StoreError:
             text = (
                 f"the user of {where} may not do that ({reason}); "
                 f"grant it CREATE on the database, or the schema nanotrio_{address.swarm}"
+                + (" and all in the schema nanotrio" if address.rows else "")
             )
         case "42P01" | "3F000" | "42703":
             text = f"tables of {where} are missing or changed ({reason}); put a backup back"

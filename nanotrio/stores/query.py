@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final
 
 import apsw
-import msgspec
 import trio
 
 from ..errors import UsageError
 from .address import parse_url
+from .answer import Answer, Value
 from .sqlite_file import check_file, connect, explain
 from .sqlite_rows import rows_seq
 
-__all__ = ["Answer", "Value", "query"]
+__all__ = ["query"]
 
-Value: TypeAlias = str | int | float | bytes | None
-
+_SECONDS: Final = 300.0
 _QUERIES = trio.CapacityLimiter(4)
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a query gave."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[Value, ...]]
-    is_cut: bool
-    """There were more rows than asked for."""
-    behind: int
-    """Records in the log that are not in the tables: they were written by a run that named the store without rows."""
-
-
-async def query(url: str, sql: str, *, limit: int = 10_000) -> Answer:
+async def query(url: str, sql: str, *, limit: int = 10_000, seconds: float = _SECONDS) -> Answer:
     """Run one SQL query on the tables of a row store, for reading only. Checkpoints.
 
-    A transaction is held for as long as the query runs, and no longer. Cancelling it ends it at once.
+    A transaction is held for as long as the query runs, and no longer. Cancelling it ends it at once, on a server too.
+    A server ends it after ``seconds``. The SQL is that of SQLite or Postgres; of what Postgres returns, numbers stay
+    numbers, truth becomes 1 or 0, and the rest is its text.
 
     Raises:
-        UsageError: the SQL is wrong or would write, or the store has no tables.
+        UsageError: the SQL is wrong or would write, it ran for too long, or the store has no tables.
         StoreError: the store cannot be read.
     """
     address = parse_url(url)
+    if address.server is not None:
+        from .postgres_query import query_postgres
+
+        return await query_postgres(address.server, sql, limit, seconds)
     if address.scheme not in ("sqlite", "sqlite+rows"):
         raise UsageError(
             f"{url} has no tables to ask; copy it with `nanotrio store copy {url} sqlite+rows:PATH` and ask the copy"

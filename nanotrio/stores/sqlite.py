@@ -38,6 +38,7 @@ from ..records import Head, Record
 from .chains import Chains
 from .owner import refuse_if_alive
 from .place import file_identity, file_size
+from .refusals import check_acquirable, check_open, check_order
 from .sqlite_file import FRONT, check_file, connect, explain, make_store, record_of, upgrade
 from .sqlite_rows import catch_up, write_rows
 from .store import Batch, Owner, StoreStatistics, Tenure
@@ -137,16 +138,13 @@ class SqliteStore:
 
     async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
         """Become the one writer; see ``Store.acquire``."""
-        self._check_open()
-        if self.read_only:
-            raise StoreError(f"{self.path} was opened for reading; open it for writing to run agents in it")
-        if self._writer is not None:
-            raise StoreError(f"{self.path} is acquired already; open it once more for a second owner")
+        check_open(self.path, closed=self._closed)
+        check_acquirable(self.path, read_only=self.read_only, acquired=self._writer is not None)
         return await self._patiently(partial(self._acquire, owner, takeover), inline=False)
 
     async def commit(self, batch: Batch) -> None:
         """Write a batch; see ``Store.commit``. Up to 256 small records are written without a checkpoint."""
-        self._check_open()
+        check_open(self.path, closed=self._closed)
         if self._writer is None:
             raise StoreError(f"{self.path} was not acquired; nothing can be written")
         inline = not self._fsync and len(batch.records) <= _INLINE_ROWS and len(batch.heads) <= _INLINE_ROWS
@@ -164,7 +162,7 @@ class SqliteStore:
         if agents is not None and not agents:
             # An empty array has no address that carray would take.
             await trio.lowlevel.checkpoint()
-            self._check_open()
+            check_open(self.path, closed=self._closed)
             return []
         query = _HEADS[unfinished, agents is not None]
         bindings = (limit, after, *([] if agents is None else [apsw.carray(array.array("q", agents))]))
@@ -280,7 +278,7 @@ class SqliteStore:
                 bodies = ()
             else:
                 if bodies:
-                    self._check_order(records)
+                    check_order(self.path, records, self._last_seq)
                     db.execute(_APPEND, (records[0].seq - 1, apsw.carray(bodies)))
                     if self._rows:
                         write_rows(db, records)
@@ -303,14 +301,6 @@ class SqliteStore:
         epoch, pid = db.execute("SELECT epoch, pid FROM owner").fetchall()[0]
         if epoch != own:
             raise FencedError(f"process {pid} took {self.path} over; nothing more can be written from here")
-
-    def _check_order(self, records: Sequence[Record]) -> None:
-        first, last = records[0].seq, records[-1].seq
-        if first != self._last_seq + 1 or last - first + 1 != len(records):
-            raise StoreDamagedError(
-                f"records {first} to {last} ({len(records)} of them) do not follow record {self._last_seq} of "
-                f"{self.path}; this is a fault of nanotrio, please report it"
-            )
 
     def _on_wal(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         self._wal_bytes = pages * _PAGE
@@ -344,12 +334,8 @@ class SqliteStore:
         with suppress(apsw.Error):
             db.close()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise StoreError(f"{self.path} was closed; open it again")
-
     async def _read(self, work: Callable[[apsw.Connection], _T], *, inline: bool) -> _T:
-        self._check_open()
+        check_open(self.path, closed=self._closed)
         if not self._exists:
             raise StoreError(f"there is no store at {self.path}")
 

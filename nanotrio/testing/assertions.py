@@ -1,6 +1,9 @@
 """What holds of a store after any crash, and again once what was left was resumed. Each raises AssertionError.
 
 All read the store and change nothing; it need not be acquired (``open_store(url, read_only=True)``). All checkpoint.
+
+They hold of a pruned store too, whose dropped records are empty ones. Only what was there before cannot be seen in it:
+asked about that, they raise ``UsageError``.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded, decode_facts
+from ..errors import UsageError
+from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded, decode_facts, encode_facts
 from ..stores import Store
 from ..swarm.recovery import load_sessions, read_profiles, tail_heads
 from .calls import CallKey, Calls, read_calls
@@ -25,6 +29,7 @@ __all__ = [
     "assert_results_kept",
 ]
 
+_NOTHING = encode_facts(())
 _SHOWN = 10
 _SLICE = 256
 
@@ -34,6 +39,9 @@ async def assert_prefix(store: Store, acknowledged: int = 0) -> None:
 
     Every record up to ``acknowledged``, the greatest number that was acknowledged as durable, is there; and each lies
     on the chain of its agent, which heads and tail lead to. What the records hold is not looked at.
+
+    Raises:
+        UsageError: records up to ``acknowledged`` were pruned, so nobody can tell whether they were there.
     """
     last, problems = 0, []
     newest: dict[int, int] = {}
@@ -41,6 +49,8 @@ async def assert_prefix(store: Store, acknowledged: int = 0) -> None:
         for record in records:
             problems += _misplaced(record, last, newest)
             last = record.seq
+            if last <= acknowledged and _is_pruned(record):
+                raise _pruned(f"whether record {last} was durable when it was acknowledged")
         if problems:
             break
     if last < acknowledged:
@@ -131,6 +141,9 @@ async def assert_no_effect_twice(
     A call began once at most, and never without its intent in the store. One that began and has a result in the store
     ended, unless the model was told that the outcome is unknown. Tools named in ``repeatable`` may begin again: they
     were declared idempotent.
+
+    Raises:
+        UsageError: a call that began is not in the store, from which records were pruned.
     """
     log = effects if isinstance(effects, EffectsLog) else read_effects(effects)
     calls = await read_calls(store)
@@ -143,6 +156,8 @@ async def assert_no_effect_twice(
     ]
     for key, times in log.begun.items():
         name = calls.asked.get(key, "an unknown tool")
+        if key not in calls.asked and await _has_pruned(store):
+            raise _pruned(f"whether call {key} was had twice")
         if times > 1 and name not in repeatable:
             problems.append(f"{name} {key} was run {times} times")
         if key not in calls.intended:
@@ -154,6 +169,23 @@ async def assert_no_effect_twice(
     _raise("an effect was had twice, or without its intent", problems)
 
 
+async def _has_pruned(store: Store) -> bool:
+    last = 0
+    while records := await store.scan(last):
+        if any(map(_is_pruned, records)):
+            return True
+        last = records[-1].seq
+    return False
+
+
+def _is_pruned(record: Record) -> bool:
+    return not record.agent and record.facts == _NOTHING
+
+
+def _pruned(what: str) -> UsageError:
+    return UsageError(f"this store was pruned, so it does not say {what}; look at the one it was made from")
+
+
 def _intended_twice(calls: Calls, repeatable: Collection[str]) -> Iterable[tuple[CallKey, int]]:
     return [
         (key, count) for key, count in calls.intended.items() if count > 1 and calls.asked.get(key) not in repeatable
@@ -161,8 +193,15 @@ def _intended_twice(calls: Calls, repeatable: Collection[str]) -> Iterable[tuple
 
 
 async def assert_results_kept(store: Store, crash: Calls) -> None:
-    """Every result that was durable at the crash, when ``crash`` was read, is as it was: none became unknown."""
-    _raise("durable results have changed", (await read_calls(store)).changed_since(crash))
+    """Every result that was durable at the crash, when ``crash`` was read, is as it was: none became unknown.
+
+    Raises:
+        UsageError: a call of then is not in the store, from which records were pruned.
+    """
+    calls = await read_calls(store)
+    if crash.asked.keys() - calls.asked.keys() and await _has_pruned(store):
+        raise _pruned("whether every result is as it was")
+    _raise("durable results have changed", calls.changed_since(crash))
 
 
 async def assert_replays(store: Store) -> None:

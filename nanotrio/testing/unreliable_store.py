@@ -1,14 +1,16 @@
-"""A store that fails on demand or by a seed, around a real one."""
+"""A store that fails on demand or by a seed, around a real one, and that can tell what it was given."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
+import msgspec
 import trio
 
 from ..errors import StoreError
 from ..records import Head, Record
+from ..stores import MemoryStore, this_process
 from ..stores.store import Batch, Owner, Store, StoreStatistics, Tenure
 
 __all__ = ["UnreliableStore"]
@@ -23,24 +25,43 @@ class UnreliableStore:
         fail: the share of commits that raise ``StoreError`` and write nothing.
         lose: the share that are made and then raise, as when a server's answer is lost.
         delay_seconds: each commit waits for up to so long before, on Trio's clock.
+        tape: keep every batch that is committed, so that a crash can be had at any of them (``as_of``).
 
     Attributes:
+        batches: what was kept.
         error: while set, every commit raises it and writes nothing.
         lost_answers: so many commits are made and then raise, as when a server's answer is lost.
         refused: how many commits raised so far.
     """
 
     def __init__(
-        self, store: Store, seed: int = 0, *, fail: float = 0.0, lose: float = 0.0, delay_seconds: float = 0.0
+        self,
+        store: Store,
+        seed: int = 0,
+        *,
+        fail: float = 0.0,
+        lose: float = 0.0,
+        delay_seconds: float = 0.0,
+        tape: bool = False,
     ) -> None:
         self.store = store
         self._chance = random.Random(seed)  # noqa: S311 - the same faults again are the point
         self._fail = fail
         self._lose = lose
         self._delay_seconds = delay_seconds
+        self._tape = tape
+        self.batches: list[Batch] = []
         self.error: StoreError | None = None
         self.lost_answers = 0
         self.refused = 0
+
+    async def as_of(self, batches: int) -> UnreliableStore:
+        """Return a store in memory as a process that died after so many batches leaves it; taped as this one is."""
+        copy = UnreliableStore(MemoryStore(), tape=True)
+        await copy.acquire(this_process())
+        for number, batch in enumerate(self.batches[:batches], 1):
+            await copy.commit(msgspec.structs.replace(batch, number=number))
+        return copy
 
     async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
         """See ``Store.acquire``."""
@@ -58,6 +79,8 @@ class UnreliableStore:
         if luck < self._fail:
             self.refused += 1
             raise StoreError("a commit failed on purpose")
+        if self._tape:
+            self.batches.append(batch)
         await self.store.commit(batch)
         if self.lost_answers or luck < self._fail + self._lose:
             self.lost_answers = max(0, self.lost_answers - 1)

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import Command
 from tests.cli.test_headless import wait_for_shell
 from tests.invocation import COMMAND
+from tests.stores.postgres_server import NamedServer, PostgresServer, new_swarm
 from tests.terminal import open_terminal
 
 SKIP = "--dangerously-skip-permissions"
@@ -89,6 +90,30 @@ def test_a_question_is_answered_in_csv_in_json_or_as_a_table(command: Command) -
         head, line = [line for line in terminal.text().splitlines() if line.strip() and not line.startswith("[")]
     assert head.split() == ["name", "result", "last_text", "blob"]
     assert line.split()[0] == "agent.1"
+
+
+def test_a_row_store_in_postgres_is_asked_cared_for_and_never_shows_its_password(
+    command: Command, postgres: PostgresServer | NamedServer
+) -> None:
+    store = postgres.url(new_swarm(), kind="postgres+rows")
+    command.ask('say "a, b"', "--store", store)
+    sql = ("sql", "SELECT name, last_text, '\\x0aff'::bytea AS blob, true AS yes FROM agents", "--store", store)
+    assert list(csv.reader(io.StringIO(_said(command, *sql)))) == [
+        ["name", "last_text", "blob", "yes"],
+        ["agent.1", 'you said: say "a, b"', "0aff", "1"],
+    ]
+    with open_terminal(
+        [*COMMAND, *sql], cwd=command.directory, environment=command.environment, rows=20, columns=100
+    ) as terminal:
+        assert terminal.wait_ended() == 0
+        head, line = [line for line in terminal.text().splitlines() if line.strip() and not line.startswith("[")]
+    assert (head.split()[0], line.split()[0]) == ("name", "agent.1")
+    assert "syntax" in _refusal(command, "sql", "DELETE FROM agents", "--store", store)
+    told = _said(command, "store", "check", store) + _said(command, "store", "stats", store)
+    told += _said(command, "store", "repair", store) + _said(command, "store", "copy", store, "sqlite+rows:copy.db")
+    assert "whole: 5 records of 1 agents" in told
+    assert "postgres+rows://" in told
+    assert "s3cret" not in told
 
 
 def test_a_question_that_writes_is_wrong_or_has_no_tables_is_refused(command: Command) -> None:

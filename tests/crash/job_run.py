@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from nanotrio.errors import StoreError
 from nanotrio.stores import open_store
 from nanotrio.testing.calls import Calls, read_calls
 from tests.invocation import COMMAND, environment_in
@@ -113,18 +114,18 @@ class _Setting(msgspec.Struct, frozen=True):
         )
 
 
-def _setting(parent: Path, server: ServerProcess, model: str) -> _Setting:
+def _setting(parent: Path, server: ServerProcess, model: str, url: str) -> _Setting:
     return _Setting(
         repository=make_repository(parent),
         model=model,
-        url=f"sqlite:{parent / 'swarm.db'}",
+        url=url,
         environment=environment_in(parent / "home", server.environment()),
     )
 
 
-def measure(parent: Path, server: ServerProcess, model: str) -> Timing:
-    """Run the job once without a kill; it must end well."""
-    setting = _setting(parent, server, model)
+def measure(parent: Path, server: ServerProcess, model: str, url: str) -> Timing:
+    """Run the job once, on a new store at ``url``, without a kill; it must end well."""
+    setting = _setting(parent, server, model, url)
     before = len(server.requests())
     start = time.monotonic()
     with setting.start("-p", PROMPT) as process:
@@ -154,9 +155,9 @@ def plan(chance: random.Random, timing: Timing, number: int) -> tuple[Kill, ...]
     return (first,)
 
 
-def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill, ...]) -> Trial:
-    """Run one trial and return what it has shown."""
-    setting = _setting(parent, server, model)
+def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill, ...], url: str) -> Trial:
+    """Run one trial, on a new store at ``url``, and return what it has shown."""
+    setting = _setting(parent, server, model, url)
     trial = Trial(kills=kills)
     marks = [len(server.requests())]
     crash = Calls()
@@ -188,13 +189,18 @@ def run_trial(parent: Path, server: ServerProcess, model: str, kills: tuple[Kill
 
 def _calls(setting: _Setting) -> Calls:
     async def read() -> Calls:
-        store = await open_store(setting.url, read_only=True)
+        try:
+            store = await open_store(setting.url, read_only=True)
+        except StoreError as error:
+            if "there is no" not in str(error):
+                raise
+            return Calls()
         try:
             return await read_calls(store)
         finally:
             await store.aclose()
 
-    return trio.run(read) if Path(setting.url.removeprefix("sqlite:")).exists() else Calls()
+    return trio.run(read)
 
 
 def _prompt(crash: Calls) -> tuple[str, ...]:
@@ -244,14 +250,15 @@ def _finish(setting: _Setting, crash: Calls, trial: Trial) -> None:
         trial.problems.append(f"the continuation ended with exit code {process.returncode}: {errors[-500:]}")
 
 
-def summary(seed: int, trials: list[Trial]) -> str:
-    """Return the counts in one line."""
+def summary(seed: int, kind: str, trials: list[Trial]) -> str:
+    """Return the counts on a kind of store in one line."""
 
     def total(name: str) -> int:
         return sum(int(getattr(trial, name)) for trial in trials)
 
     return (
-        f"job under SIGKILL: seed {seed}, {total('killed')} kills, {total('between')} between intent and result, "
+        f"job under SIGKILL on {kind}: seed {seed}, {total('killed')} kills, "
+        f"{total('between')} between intent and result, "
         f"{total('before')} before the prompt was durable, {total('late')} more came after the end; effects: "
         f"{total('dispatched')} dispatched, {total('finished')} finished, {total('unknown')} unknown"
     )

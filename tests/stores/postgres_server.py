@@ -27,7 +27,7 @@ import pytest
 
 PASSWORD = "s3cret/@:of-the-tests"
 READY_SECONDS = 60.0
-_PASSWORD_IN_URL = "s3cret%2F%40%3Aof-the-tests"
+PASSWORD_IN_URL = "s3cret%2F%40%3Aof-the-tests"
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",
@@ -46,7 +46,7 @@ class PostgresServer:
         self.user = _other_user()
         self.folder = Path(tempfile.mkdtemp(prefix="nanotrio-pg-"))
         self.data = self.folder / "data"
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.programs = _programs(self.folder, self.user)
         self.folder.chmod(0o755)
@@ -102,9 +102,9 @@ class PostgresServer:
             cursor = connection.execute(query.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def url(self, swarm: str, *, database: str = "postgres") -> str:
+    def url(self, swarm: str, *, database: str = "postgres", kind: str = "postgres") -> str:
         """The address of a swarm, over loopback."""
-        return f"postgres://postgres:{_PASSWORD_IN_URL}@127.0.0.1:{self.port}/{database}?swarm={swarm}"
+        return f"{kind}://postgres:{PASSWORD_IN_URL}@127.0.0.1:{self.port}/{database}?swarm={swarm}"
 
     def socket_url(self, swarm: str) -> str:
         """The address of a swarm, over the Unix socket."""
@@ -143,8 +143,8 @@ class NamedServer:
             cursor = connection.execute(query.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def url(self, swarm: str) -> str:
-        return f"{self._url}{'&' if '?' in self._url else '?'}swarm={swarm}"
+    def url(self, swarm: str, *, kind: str = "postgres") -> str:
+        return f"{kind}:{self._url.partition(':')[2]}{'&' if '?' in self._url else '?'}swarm={swarm}"
 
 
 def new_swarm() -> str:
@@ -170,7 +170,7 @@ def postgres(request: pytest.FixtureRequest) -> PostgresServer | NamedServer:
     return NamedServer(named) if named else request.getfixturevalue("own_postgres")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

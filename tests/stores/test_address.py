@@ -32,7 +32,7 @@ def test_a_path_is_made_absolute() -> None:
         ("sqlite:///tmp/x.db", "as in sqlite:/tmp/x.db"),
         ("sqlite:a\0b", "names no file"),
         ("mysql://host/x", "no kind of store is called 'mysql'"),
-        ("postgres+rows://host/db?swarm=x", "not in this version"),
+        ("postgres+rows://host/db", "names its swarm at the end"),
         ("postgrex://me:s3cret@host/db?swarm=x", "no kind of store is called 'postgrex'"),
         ("jsonl:", "write jsonl:PATH"),
         ("sqlite+rows:", "write sqlite+rows:PATH"),

@@ -14,10 +14,13 @@ import nanotrio
 from nanotrio.errors import StoreDamagedError, StoreError, StoreOwnedError
 from nanotrio.models import ScriptedModel, reply_calls, reply_text
 from nanotrio.records import Content, Fact, Head, MailArrived, Record, Settled, Spawned, encode_facts
-from nanotrio.stores import Batch, StoreCare, open_store, query, this_process
+from nanotrio.stores import Batch, StoreCare, open_store, parse_url, query, this_process
+from nanotrio.stores.postgres_address import parse_postgres_url
+from tests.stores.kinds import KINDS, Place
+from tests.stores.postgres_server import NamedServer, PostgresServer
 
-KINDS = ["sqlite", "sqlite+rows", "jsonl"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
+each_file = pytest.mark.parametrize("kind", ["sqlite", "sqlite+rows", "jsonl"])
 
 
 def _script(conversation: nanotrio.models.Conversation) -> nanotrio.models.Reply:
@@ -76,8 +79,8 @@ def _sound(count: int) -> Iterator[Record]:
 
 
 @each_kind
-async def test_what_a_swarm_wrote_is_whole(kind: str, tmp_path: Path) -> None:
-    url = f"{kind}:{tmp_path}/store"
+async def test_what_a_swarm_wrote_is_whole(kind: str, place: Place) -> None:
+    url = place(kind, "store")
     await _run_swarm(url)
     report = await StoreCare(url).check()
     assert report.problems == ()
@@ -105,9 +108,9 @@ PROBLEMS: list[tuple[list[Record], list[Head], int, str]] = [
 @each_kind
 @pytest.mark.parametrize(("records", "heads", "heads_seq", "words"), PROBLEMS, ids=[case[3] for case in PROBLEMS])
 async def test_what_does_not_hold_is_said_in_a_sentence(
-    kind: str, records: list[Record], heads: list[Head], heads_seq: int, words: str, tmp_path: Path
+    kind: str, records: list[Record], heads: list[Head], heads_seq: int, words: str, place: Place
 ) -> None:
-    url = f"{kind}:{tmp_path}/store"
+    url = place(kind, "store")
     await _write(url, Batch(1, records, heads, heads_seq))
     report = await StoreCare(url).check()
     assert not report.is_whole
@@ -116,8 +119,8 @@ async def test_what_does_not_hold_is_said_in_a_sentence(
 
 @pytest.mark.parametrize("source", KINDS)
 @pytest.mark.parametrize("target", KINDS)
-async def test_a_copy_is_exact_between_any_two_kinds(source: str, target: str, tmp_path: Path) -> None:
-    one, other = f"{source}:{tmp_path}/one", f"{target}:{tmp_path}/other"
+async def test_a_copy_is_exact_between_any_two_kinds(source: str, target: str, place: Place) -> None:
+    one, other = place(source, "one"), place(target, "other")
     await _run_swarm(one)
     report = await StoreCare(one).copy(other)
     assert await _records(other) == await _records(one)
@@ -128,13 +131,15 @@ async def test_a_copy_is_exact_between_any_two_kinds(source: str, target: str, t
         await StoreCare(one).copy(other)
     async with nanotrio.open_swarm(store=other, model=ScriptedModel(_script)) as swarm:
         assert len(swarm.agents()) <= 6
-    if target == "sqlite+rows":
+    if target.endswith("+rows"):
         assert (await query(other, "SELECT count(*) FROM agents")).rows == [(6,)]
 
 
 @each_kind
-async def test_a_store_is_checked_copied_and_counted_while_its_owner_writes(kind: str, tmp_path: Path) -> None:
-    url = f"{kind}:{tmp_path}/store"
+async def test_a_store_is_checked_copied_and_counted_while_its_owner_writes(
+    kind: str, place: Place, tmp_path: Path
+) -> None:
+    url = place(kind, "store")
     store = await open_store(url)
     await store.acquire(this_process())
     records = list(_sound(9000))
@@ -160,8 +165,10 @@ async def test_a_store_is_checked_copied_and_counted_while_its_owner_writes(kind
 
 
 @each_kind
-async def test_heads_and_tables_that_are_lost_or_wrong_are_made_anew_in_place(kind: str, tmp_path: Path) -> None:
-    url = f"{kind}:{tmp_path}/store"
+async def test_heads_and_tables_that_are_lost_or_wrong_are_made_anew_in_place(
+    kind: str, place: Place, tmp_path: Path, postgres: PostgresServer | NamedServer
+) -> None:
+    url = place(kind, "store")
     await _run_swarm(url)
     heads, records = await _heads(url), await _records(url)
     bad = [Head(agent, 0, 1, "wrong", "running", True, 1, 0) for agent in range(1, 5)]
@@ -170,17 +177,19 @@ async def test_heads_and_tables_that_are_lost_or_wrong_are_made_anew_in_place(ki
         connection = apsw.Connection(f"{tmp_path}/store")
         connection.execute("DELETE FROM agents")
         connection.close()
+    elif kind == "postgres+rows":
+        postgres.execute(f"DELETE FROM nanotrio_{parse_postgres_url(url).swarm}.agents")
     assert not (await StoreCare(url).check()).is_whole
     report = await StoreCare(url).repair()
-    assert (report.url, report.is_new, report.lost, report.records) == (url, False, "", len(records))
+    assert (report.url, report.is_new, report.lost, report.records) == (parse_url(url).url, False, "", len(records))
     assert await _heads(url) == heads
     assert await _records(url) == records
     assert (await StoreCare(url).check()).is_whole
-    if kind == "sqlite+rows":
+    if kind.endswith("+rows"):
         assert (await query(url, "SELECT count(*) FROM agents")).rows == [(6,)]
 
 
-@each_kind
+@each_file
 async def test_the_beginning_that_can_be_read_is_saved_into_a_new_store(kind: str, tmp_path: Path) -> None:
     url, path = f"{kind}:{tmp_path}/store", tmp_path / "store"
     records = list(_sound(5000))
@@ -216,11 +225,11 @@ async def test_a_store_with_a_live_owner_is_not_repaired(tmp_path: Path) -> None
 
 
 @each_kind
-async def test_what_is_in_a_store_is_counted(kind: str, tmp_path: Path) -> None:
-    url = f"{kind}:{tmp_path}/store"
+async def test_what_is_in_a_store_is_counted(kind: str, place: Place) -> None:
+    url = place(kind, "store")
     await _run_swarm(url)
     summary = await StoreCare(url).stats()
     assert (summary.agents, summary.outcomes) == ({"idle": 6}, {"completed": 6})
     assert (summary.roots, summary.unfinished) == (1, 0)
     assert summary.usage.output > 0
-    assert summary.statistics.url == url
+    assert summary.statistics.url == parse_url(url).url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -14,11 +15,12 @@ import trio.testing
 
 from nanotrio.errors import FencedError, NewerStoreError, NotAStoreError, StoreDamagedError, StoreError, StoreOwnedError
 from nanotrio.journal import Journal
-from nanotrio.records import Head, Record
+from nanotrio.records import Head, MailArrived, Record, encode_facts
 from nanotrio.stores.address import open_store, parse_url
 from nanotrio.stores.owner import this_process
 from nanotrio.stores.postgres import PostgresStore
 from nanotrio.stores.postgres_connection import TrioConnection, connect
+from nanotrio.stores.query import query
 from nanotrio.stores.store import Batch, Owner, Tenure
 from nanotrio.testing.check_store import CHECKS, OpenStore
 from tests import counts
@@ -28,14 +30,17 @@ Server = PostgresServer | NamedServer
 PROCESS = this_process()
 
 
+@pytest.mark.parametrize("kind", ["postgres", "postgres+rows"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.strip("_"))
-async def test_keeps_every_promise_of_a_store(check: Callable[[OpenStore], Awaitable[None]], postgres: Server) -> None:
+async def test_keeps_every_promise_of_a_store(
+    check: Callable[[OpenStore], Awaitable[None]], kind: str, postgres: Server
+) -> None:
     swarm = new_swarm()
-    await check(lambda name: open_store(postgres.url(f"{swarm}_{name}")))
+    await check(lambda name: open_store(postgres.url(f"{swarm}_{name}", kind=kind)))
 
 
-def _records(first: int, count: int, size: int = 100) -> list[Record]:
-    return [Record(seq, max(seq - 1, 0), 1, 0, b"x" * size) for seq in range(first, first + count)]
+def _records(first: int, count: int, facts: bytes = b"x" * 100) -> list[Record]:
+    return [Record(seq, max(seq - 1, 0), 1, 0, facts) for seq in range(first, first + count)]
 
 
 def _heads(agents: Iterable[int]) -> list[Head]:
@@ -68,8 +73,12 @@ async def _watcher(url: str) -> AsyncIterator[TrioConnection]:
 
 
 @pytest.mark.deadline(300)
-async def test_connections_ended_in_mid_commit_lose_nothing_double_nothing_and_are_told_of(postgres: Server) -> None:
-    url = postgres.url(new_swarm())
+@pytest.mark.parametrize("kind", ["postgres", "postgres+rows"])
+async def test_connections_ended_in_mid_commit_lose_nothing_double_nothing_and_are_told_of(
+    kind: str, postgres: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = postgres.url(new_swarm(), kind=kind)
+    mail = encode_facts((MailArrived("text", 0, "hello"),))
     troubles: list[str] = []
     async with _store(url) as store, _watcher(url) as watcher:
         journal = Journal(store, _tenure(store), _heads)
@@ -84,7 +93,7 @@ async def test_connections_ended_in_mid_commit_lose_nothing_double_nothing_and_a
 
         async def append() -> None:
             while True:
-                journal.append_nowait(_records(journal.next_seq, 1000, 20))
+                journal.append_nowait(_records(journal.next_seq, 1000, facts=mail))
                 await journal.durable(journal.next_seq - 1)
 
         async with trio.open_nursery() as nursery:
@@ -109,6 +118,12 @@ async def test_connections_ended_in_mid_commit_lose_nothing_double_nothing_and_a
         found = await store.scan(0, limit=last + 10_000_000)
         assert [record.seq for record in found[:last]] == list(range(1, last + 1))
         assert len(found) >= last
+    if kind == "postgres+rows":
+        counted = await query(url, "SELECT count(*), count(DISTINCT seq), max(seq) FROM mail")
+        assert (counted.rows, counted.behind) == ([(len(found),) * 3], 0)
+    with capsys.disabled():
+        told = f"{ended} connections ended in mid-commit, {len(troubles)} troubles told"
+        sys.stderr.write(f"\n{kind}: {told}; {len(found)} records, none lost or doubled\n")
     assert len(troubles) >= counts.TERMINATIONS * 0.5
     assert any("stopping or starting" in text or "cannot be reached" in text for text in troubles), troubles
 
@@ -163,8 +178,12 @@ async def test_reads_go_on_through_a_restart_and_commits_say_so_and_then_work(ow
         assert len(await store.scan(0)) == 20
 
 
-async def test_a_restart_in_the_midst_of_commits_keeps_what_was_acknowledged(own_postgres: PostgresServer) -> None:
-    async with _store(own_postgres.url(new_swarm())) as store:
+@pytest.mark.parametrize("kind", ["postgres", "postgres+rows"])
+async def test_a_restart_in_the_midst_of_commits_keeps_what_was_acknowledged(
+    kind: str, own_postgres: PostgresServer
+) -> None:
+    url = own_postgres.url(new_swarm(), kind=kind)
+    async with _store(url) as store:
         journal = Journal(store, _tenure(store), _heads)
         async with trio.open_nursery() as nursery:
             await nursery.start(journal.run)
@@ -178,6 +197,8 @@ async def test_a_restart_in_the_midst_of_commits_keeps_what_was_acknowledged(own
                 await journal.durable(journal.next_seq - 1)
             nursery.cancel_scope.cancel()
         assert [record.seq for record in await store.scan(0, limit=100_000)] == list(range(1, journal.next_seq))
+    if kind == "postgres+rows":
+        assert (await query(url, "SELECT seq FROM rows_mark")).rows == [(journal.next_seq - 1,)]
 
 
 @pytest.mark.deadline(300)

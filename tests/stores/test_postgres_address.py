@@ -17,6 +17,8 @@ SHOWN = {
     "postgres:///db?host=/run/postgresql&user=me&swarm=a": "postgres:///db?host=/run/postgresql&user=me&swarm=a",
     "postgres://m%20e@host/d%3Fb?swarm=a": "postgres://m%20e@host/d%3Fb?swarm=a",
     "postgres:///?swarm=a": "postgres:///?swarm=a",
+    "postgres+rows://me:s3cret@host/db?swarm=a": "postgres+rows://me@host/db?swarm=a",
+    "postgresql+rows://me@host/db?sslmode=require&swarm=a": "postgres+rows://me@host/db?swarm=a",
 }
 
 
@@ -43,6 +45,8 @@ def test_two_swarms_of_a_database_are_two_stores_with_files_of_their_own() -> No
     assert one.token_text != two.token_text
     assert one.output_directory != two.output_directory
     assert one.output_directory.is_absolute()
+    rows = parse_url("postgres+rows://host/db?swarm=one")
+    assert (rows.token_text, rows.path) == (one.token_text, one.path), "the same store"
     assert parse_url("postgresql://x:s3cret@host/db?swarm=one").path == parse_url("postgres://x@host/db?swarm=one").path
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nanotrio
 from nanotrio.models import ScriptedModel, reply_text
-from nanotrio.stores import StoreCare, beside
+from nanotrio.stores import StoreCare, beside, query
 from tests.stores.postgres_server import PASSWORD, NamedServer, PostgresServer, new_swarm
 
 
@@ -34,3 +34,21 @@ async def test_a_fork_is_checked_copied_both_ways_and_pruned(
     reports.append(await StoreCare(url).repair())
     assert not reports[-1].is_new
     assert not any(PASSWORD in str(each) or "s3cret" in str(each) for each in reports)
+
+
+async def test_the_beginning_of_a_log_with_a_gap_is_saved_into_a_new_swarm(
+    postgres: PostgresServer | NamedServer,
+) -> None:
+    swarm = new_swarm()
+    url = postgres.url(swarm, kind="postgres+rows")
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel(lambda c: reply_text(c.task))) as running:
+        for number in range(5):
+            await (await running.spawn(f"task {number}")).wait()
+    postgres.execute(f"DELETE FROM nanotrio_{swarm}.log WHERE seq = 15")
+    assert "records that follow record" in "".join((await StoreCare(url).check()).problems)
+    report = await StoreCare(url).repair()
+    assert (report.is_new, report.records) == (True, 14)
+    assert "are missing" in report.lost
+    saved = beside(url, "repaired")
+    assert (await StoreCare(saved).check()).is_whole
+    assert (await query(saved, "SELECT count(*) FROM agents WHERE status = 'idle'")).rows[0][0] >= 2

@@ -12,8 +12,7 @@ import nanotrio
 from nanotrio.errors import StoreError, StoreOwnedError
 from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
 from nanotrio.stores import StoreCare, open_store, query, this_process
-
-KINDS = ["sqlite", "sqlite+rows", "jsonl"]
+from tests.stores.kinds import KINDS, Place
 
 
 def _script(conversation: Conversation) -> Any:
@@ -47,8 +46,8 @@ async def _write(url: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_old_roots_go_whole_and_the_rest_stays_as_it_was(kind: str, tmp_path: Path) -> None:
-    url, into = f"{kind}:{tmp_path}/store", f"{kind}:{tmp_path}/pruned"
+async def test_old_roots_go_whole_and_the_rest_stays_as_it_was(kind: str, place: Place) -> None:
+    url, into = place(kind, "store"), place(kind, "pruned")
     moment = await _write(url)
     before = await _views(url)
 
@@ -70,13 +69,13 @@ async def test_old_roots_go_whole_and_the_rest_stays_as_it_was(kind: str, tmp_pa
     dropped = [new for old, new in pairs if old != new]
     assert len(dropped) == report.records
     assert {(record.agent, len(record.facts)) for record in dropped} == {(0, 1)}
-    if kind == "sqlite+rows":
+    if kind.endswith("+rows"):
         assert (await query(into, "SELECT count(*) FROM agents")).rows == [(7,)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_pruned_store_is_taken_up_where_it_was(kind: str, tmp_path: Path) -> None:
-    url, into = f"{kind}:{tmp_path}/store", f"{kind}:{tmp_path}/pruned"
+async def test_a_pruned_store_is_taken_up_where_it_was(kind: str, place: Place) -> None:
+    url, into = place(kind, "store"), place(kind, "pruned")
     moment = await _write(url)
     with trio.move_on_after(1):
         model = ScriptedModel(_script, latency_seconds=1_000)

@@ -35,6 +35,7 @@ from nanotrio.records import (
     TurnStarted,
     encode_facts,
 )
+from nanotrio.stores.address import open_store
 from nanotrio.stores.owner import this_process
 from nanotrio.stores.query import query
 from nanotrio.stores.rows import AgentChange, AgentRow, MailRow, MessageRow, changes_in_rounds, project
@@ -52,7 +53,7 @@ async def test_a_row_store_keeps_every_promise_of_a_store(
     await check(lambda name: SqliteStore.open(tmp_path / f"{name}.db", rows=True))
 
 
-def _record(seq: int, agent: int, *facts: Fact) -> Record:
+def record_with(seq: int, agent: int, *facts: Fact) -> Record:
     return Record(seq, 0, agent, seq * 1000, encode_facts(facts))
 
 
@@ -65,37 +66,40 @@ def _reply(*parts: Text | Thinking | ToolCall, cost_nano: int | None = 500) -> R
 
 
 LOG = [
-    _record(1, 0, Content(b"d" * 16, b"body")),
-    _record(2, 1, Spawned(0, 1, 0, "root.1", 1, "a-uuid"), MailArrived("prompt", 0, "do\0it")),
-    _record(3, 1, TurnStarted(1, 2)),
-    _record(4, 1, _reply(Thinking("hm"), Text("I start."), _call("c1", "spawn_agent"), _call("c2", "bash", '{"a":1}'))),
-    _record(5, 2, Spawned(1, 1, 1, "w.2", 1), MailArrived("prompt", 1, "part", "root.1")),
-    _record(6, 1, ToolIntended("c1", 2), ToolIntended("c2")),
-    _record(7, 1, ToolEnded("c2", "no\0such file", True, "bash: it failed")),
-    _record(8, 2, TurnStarted(1, 5), AttemptFailed("transient", "cut", Usage(5), None, 70)),
-    _record(
+    record_with(1, 0, Content(b"d" * 16, b"body")),
+    record_with(2, 1, Spawned(0, 1, 0, "root.1", 1, "a-uuid"), MailArrived("prompt", 0, "do\0it")),
+    record_with(3, 1, TurnStarted(1, 2)),
+    record_with(
+        4, 1, _reply(Thinking("hm"), Text("I start."), _call("c1", "spawn_agent"), _call("c2", "bash", '{"a":1}'))
+    ),
+    record_with(5, 2, Spawned(1, 1, 1, "w.2", 1), MailArrived("prompt", 1, "part", "root.1")),
+    record_with(6, 1, ToolIntended("c1", 2), ToolIntended("c2")),
+    record_with(7, 1, ToolEnded("c2", "no\0such file", True, "bash: it failed")),
+    record_with(8, 2, TurnStarted(1, 5), AttemptFailed("transient", "cut", Usage(5), None, 70)),
+    record_with(
         9, 2, _reply(Text("done"), cost_nano=None), Submitted('"yes"'), TurnEnded("completed", "", '"yes"', "done")
     ),
-    _record(10, 2, Settled()),
-    _record(11, 1, ChildEnded(2, "w.2", 1, "completed", "", '"yes"', "done", USED, 500)),
-    _record(12, 1, MailTaken((11,)), ToolEnded("c1", "completed")),
-    _record(13, 1, MailArrived("text", 2, "psst", "w.2")),
-    _record(14, 1, MailArrived("steer", 0, "faster")),
-    _record(15, 1, MailRead(14)),
+    record_with(10, 2, Settled()),
+    record_with(11, 1, ChildEnded(2, "w.2", 1, "completed", "", '"yes"', "done", USED, 500)),
+    record_with(12, 1, MailTaken((11,)), ToolEnded("c1", "completed")),
+    record_with(13, 1, MailArrived("text", 2, "psst", "w.2")),
+    record_with(14, 1, MailArrived("steer", 0, "faster")),
+    record_with(15, 1, MailRead(14)),
     # The same id again, as some servers give it, and two of them in a row.
-    _record(16, 1, _reply(_call("c2", "read"))),
-    _record(17, 1, ToolIntended("c2")),
-    _record(18, 1, ToolEnded("c2", "second")),
-    _record(19, 1, TurnEnded("failed", "no money", "", "I start."), Closed("by hand")),
-    _record(20, 1, MailReturned(19), Settled()),
+    record_with(16, 1, _reply(_call("c2", "read"))),
+    record_with(17, 1, ToolIntended("c2")),
+    record_with(18, 1, ToolEnded("c2", "second")),
+    record_with(19, 1, TurnEnded("failed", "no money", "", "I start."), Closed("by hand")),
+    record_with(20, 1, MailReturned(19), Settled()),
 ]
 
 EXPECTED = {
-    "SELECT agent, parent, root, depth, name, uuid, created_us, status, turns, outcome, reason, result FROM agents": [
+    "SELECT agent, parent, root, depth, name, uuid, created_us, status, turns, outcome, reason, result FROM agents"
+    " ORDER BY agent": [
         (1, None, 1, 0, "root.1", "a-uuid", 2000, "closed", 1, "failed", "no money", ""),
         (2, 1, 1, 1, "w.2", "", 5000, "idle", 1, "completed", "", '"yes"'),
     ],
-    "SELECT last_text, ended_us FROM agents": [("I start.", 19000), ("done", 9000)],
+    "SELECT last_text, ended_us FROM agents ORDER BY agent": [("I start.", 19000), ("done", 9000)],
     "SELECT seq, agent, role, kind, text, model FROM messages ORDER BY seq, position": [
         (2, 1, "user", "text", "do\ufffdit", ""),
         (4, 1, "assistant", "thinking", "hm", "scripted/x"),
@@ -127,7 +131,11 @@ EXPECTED = {
 
 
 async def write_log(path: Path, records: Sequence[Record], sizes: Sequence[int], *, rows: bool = True) -> None:
-    store = await SqliteStore.open(path, rows=rows)
+    await write_log_to(f"sqlite{'+rows' * rows}:{path}", records, sizes)
+
+
+async def write_log_to(url: str, records: Sequence[Record], sizes: Sequence[int]) -> None:
+    store = await open_store(url)
     tenure = await store.acquire(this_process())
     at, number = tenure.last_seq, 0
     while at < len(records):
@@ -161,7 +169,7 @@ async def test_what_was_written_without_rows_is_made_up_for(tmp_path: Path) -> N
 
 async def test_a_record_that_nobody_understands_is_in_the_log_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
-    odd = [Record(1, 0, 1, 0, b"\xff"), _record(2, 1, Spawned(0, 1, 0, "root.1", 0))]
+    odd = [Record(1, 0, 1, 0, b"\xff"), record_with(2, 1, Spawned(0, 1, 0, "root.1", 0))]
     await write_log(path, odd, (2,))
     assert (await query(f"sqlite:{path}", "SELECT seq, unread FROM rows_mark")).rows == [(2, 1)]
     assert (await query(f"sqlite:{path}", "SELECT name FROM agents")).rows == [("root.1",)]

@@ -14,10 +14,10 @@ from nanotrio.limits import Limits
 from nanotrio.messages import Usage, text_of
 from nanotrio.models.scripted import Conversation, Late
 from nanotrio.records import MailArrived, MailRead, MailReturned, TurnStarted, decode_facts
+from nanotrio.testing import UnreliableStore
 from tests import counts
 from tests.swarm.worlds import (
     DEAR,
-    TapedStore,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -25,6 +25,7 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 BROKEN = ModelError("HTTP 500 from the server", kind="transient", status=500)
@@ -187,7 +188,7 @@ STATES = ["pending", "running", "waiting for a child", "idle", "closed", "cancel
 
 @pytest.mark.parametrize("state", STATES)
 async def test_each_mail_has_one_fate(autojump_clock: trio.testing.MockClock, state: str) -> None:
-    store = TapedStore()
+    store = taped_store()
 
     def child(c: Conversation) -> Any:
         if c.steps == 0 and state == "waiting for a child":
@@ -241,7 +242,7 @@ async def test_each_mail_has_one_fate(autojump_clock: trio.testing.MockClock, st
         assert all(told.count(f"mine {number}.") == 1 for number in range(counts.MAILS))
 
 
-def _unread(store: TapedStore, agent: int) -> dict[int, str]:
+def _unread(store: UnreliableStore, agent: int) -> dict[int, str]:
     """Return the mails of ``agent`` that neither a turn, a step nor a return has consumed, by its records."""
     unread: dict[int, str] = {}
     records = [record for batch in store.batches for record in batch.records if record.agent == agent]
@@ -281,7 +282,7 @@ async def test_unread_mail_of_one_who_closes_goes_back_to_its_sender(autojump_cl
 
 
 async def test_mail_queued_before_a_kill_is_read_after_it(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     heard: list[str] = []
 
     def root(c: Conversation) -> Any:

@@ -15,7 +15,6 @@ from nanotrio.models.scripted import Conversation
 from nanotrio.stores import StoreCare, open_store
 from tests.swarm.worlds import (
     DEAR,
-    TapedStore,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -24,6 +23,7 @@ from tests.swarm.worlds import (
     reply_calls,
     reply_text,
     sessions_in,
+    taped_store,
 )
 
 KINDS = ["sqlite", "sqlite+rows", "jsonl"]
@@ -167,7 +167,7 @@ async def test_heads_made_anew_and_copies_know_forks(tmp_path: Path) -> None:
 
 
 async def test_a_child_becomes_a_root_that_may_not_do_more(tmp_path: Path) -> None:
-    store = TapedStore()
+    store = taped_store()
     script = by_task(
         root=[reply_calls(("spawn_agent", {"prompt": "child", "name": "kid", "background": False})), reply_text("ok")],
         child=[reply_text("done")],
@@ -193,7 +193,7 @@ async def test_a_fork_whose_tool_is_missing_is_refused_and_leaves_nothing() -> N
         """Do a thing."""
         return "x"
 
-    store = TapedStore()
+    store = taped_store()
     async with opened(by_task(root=_counting), store=store, tools=[own_tool]) as swarm:
         await (await swarm.spawn("root go")).wait()
     async with opened(by_task(root=_counting), store=await store.as_of(len(store.batches))) as swarm:

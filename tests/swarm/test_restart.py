@@ -14,7 +14,6 @@ from nanotrio.limits import nano_usd
 from nanotrio.models.scripted import Conversation, Late
 from tests.swarm.worlds import (
     DEAR,
-    TapedStore,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -22,11 +21,12 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 
 async def test_leaving_normally_waits_until_every_root_is_idle(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     script = by_task(
         root=[reply_calls(*[("spawn_agent", {"prompt": f"child {n}"}) for n in (1, 5, 60)]), reply_text("ok")],
         child=lambda c: late(int(c.task.split()[1]), c.task),
@@ -45,7 +45,7 @@ async def test_the_users_own_exception_comes_out_as_it_is(autojump_clock: trio.t
     class OwnError(Exception):
         pass
 
-    store = TapedStore()
+    store = taped_store()
     own = OwnError("mine")
     with pytest.raises(OwnError) as raised:
         async with opened(by_task(root=[late(99)]), store=store) as swarm:
@@ -101,7 +101,7 @@ async def test_a_second_opening_is_refused_before_anything_is_written(tmp_path: 
 async def test_a_parent_that_waits_across_a_crash_is_joined_to_the_same_child(
     autojump_clock: trio.testing.MockClock, background: bool
 ) -> None:
-    store = TapedStore()
+    store = taped_store()
     told: list[str] = []
 
     def root(c: Conversation) -> Any:
@@ -156,7 +156,7 @@ async def test_an_effect_is_not_run_again_and_the_model_is_told(autojump_clock: 
             return reply_calls(("effect", {"name": "slow"}), ("effect", {"name": "quick"}), ("again", {}))
         return reply_text("\n".join(result.content for result in c.results))
 
-    store = TapedStore()
+    store = taped_store()
     for opening in range(3):
         with trio.move_on_after(3 if opening < 2 else 60):
             async with opened(by_task(root=root), store=store, tools=[effect, again]) as swarm:
@@ -171,7 +171,7 @@ async def test_an_effect_is_not_run_again_and_the_model_is_told(autojump_clock: 
 
 
 async def test_spent_survives_a_restart_and_is_not_refilled(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     script = by_task(root=lambda c: late(5, "ok"))
     async with opened(script, store=store, price=DEAR) as swarm:
         agent = await swarm.spawn("root go", budget_usd=0.05)
@@ -192,7 +192,7 @@ async def test_spent_survives_a_restart_and_is_not_refilled(autojump_clock: trio
 async def test_a_reservation_that_is_open_at_the_crash_counts_as_uncertain_in_full(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    store = TapedStore()
+    store = taped_store()
     script = by_task(root=[reply_text("idle")], child=[late(99)])
     with trio.move_on_after(5):
         async with opened(script, store=store, price=DEAR) as swarm:
@@ -219,7 +219,7 @@ async def test_resuming_is_refused_where_a_tool_is_missing_and_nothing_is_starte
         """Do."""
         return "x"
 
-    store = TapedStore()
+    store = taped_store()
     with trio.move_on_after(1):
         async with opened(by_task(root=[late(9)]), store=store, tools=[special]) as swarm:
             await swarm.spawn("root go")
@@ -235,7 +235,7 @@ async def test_resuming_is_refused_where_a_tool_is_missing_and_nothing_is_starte
 
 
 async def test_finished_children_stay_finished_and_the_others_go_on(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     asked: list[str] = []
 
     def child(c: Conversation) -> Any:
@@ -280,7 +280,7 @@ async def test_whom_a_final_result_had_ended_does_not_go_on_after_a_crash(
         ],
         child=[reply_calls(("linger", {})), reply_text("done after all")],
     )
-    taped = TapedStore()
+    taped = taped_store()
     async with opened(script, store=taped, tools=[linger]) as swarm:
         await (await swarm.spawn("root go")).wait()
     cut_off = 0

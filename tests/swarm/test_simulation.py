@@ -19,15 +19,16 @@ from nanotrio.messages import ToolCall, ToolResult
 from nanotrio.models.scripted import Conversation, Late
 from nanotrio.records import MailArrived, MailRead, MailReturned, MailTaken, Spawned, TurnStarted, decode_facts
 from nanotrio.session import Session
+from nanotrio.testing import UnreliableStore
 from tests import counts
 from tests.swarm.worlds import (
     DEAR,
-    TapedStore,
     check_all_is_given_back,
     check_store_holds_the_live_state,
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 SEEDS = range(max(6, counts.FAULTS // 3))
@@ -90,7 +91,7 @@ def check_history(session: Session) -> None:
             assert answered == asked
 
 
-def check_mail(store: TapedStore) -> None:
+def check_mail(store: UnreliableStore) -> None:
     """Every mail is consumed by one turn or returned, and no agent was made twice."""
     unread: dict[int, dict[int, str]] = {}
     spawned: Counter[int] = Counter()
@@ -119,7 +120,7 @@ def check_mail(store: TapedStore) -> None:
     assert set(spawned.values()) == {1}
 
 
-async def finish(swarm: nanotrio.Swarm, store: TapedStore | None) -> None:
+async def finish(swarm: nanotrio.Swarm, store: UnreliableStore | None) -> None:
     runtime = swarm._runtime
     with trio.fail_after(3_000):
         while runtime.unfinished_roots:  # noqa: ASYNC110 - the virtual clock jumps, so nothing is polled
@@ -140,7 +141,7 @@ async def finish(swarm: nanotrio.Swarm, store: TapedStore | None) -> None:
 
 async def run(seed: int, kills: int) -> None:
     chance = random.Random(seed)
-    store = TapedStore()
+    store = taped_store()
     options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
     async with opened(script(seed), store=store, **options) as swarm:
         for number in range(2):
@@ -170,7 +171,7 @@ def test_a_random_tree_is_killed_three_times_and_finishes(seed: int) -> None:
 
 async def run_cancelled(seed: int) -> None:
     chance = random.Random(seed)
-    store = TapedStore()
+    store = taped_store()
     options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
     for opening in range(4):
         swarm = None

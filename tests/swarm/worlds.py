@@ -9,11 +9,11 @@ from typing import Any
 import nanotrio
 from nanotrio.models.model import Price
 from nanotrio.models.scripted import FREE, Conversation, Late, ScriptedModel, reply_calls, reply_text
-from nanotrio.records import Head, Record
 from nanotrio.session import Session
-from nanotrio.stores import MemoryStore, this_process
-from nanotrio.stores.store import Batch, Owner, Store, StoreStatistics, Tenure
+from nanotrio.stores import MemoryStore
+from nanotrio.stores.store import Store
 from nanotrio.swarm.recovery import load_sessions, read_heads, tail_heads
+from nanotrio.testing import UnreliableStore
 
 Answer = Callable[[Conversation], Any]
 
@@ -22,7 +22,6 @@ DEAR = Price(1_000, 1_000, 1_000, 1_000)
 
 __all__ = [
     "DEAR",
-    "TapedStore",
     "by_task",
     "check_all_is_given_back",
     "check_store_holds_the_live_state",
@@ -31,6 +30,7 @@ __all__ = [
     "reply_calls",
     "reply_text",
     "sessions_in",
+    "taped_store",
 ]
 
 
@@ -63,44 +63,9 @@ def opened(
     return nanotrio.open_swarm(model=model, environment={}, **options)
 
 
-class TapedStore:
-    """A store in memory that keeps the batches it was given, so that a crash can be had at any of them."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.batches: list[Batch] = []
-
-    async def as_of(self, batches: int) -> TapedStore:
-        """Return a store as a process that died after so many batches leaves it."""
-        copy = TapedStore()
-        await copy.acquire(this_process())
-        for number, batch in enumerate(self.batches[:batches], 1):
-            await copy.commit(Batch(number, batch.records, batch.heads, batch.heads_seq))
-        return copy
-
-    async def acquire(self, owner: Owner, *, takeover: bool = False) -> Tenure:
-        return await self.store.acquire(owner, takeover=takeover)
-
-    async def commit(self, batch: Batch) -> None:
-        self.batches.append(batch)
-        await self.store.commit(batch)
-
-    async def heads(
-        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
-    ) -> list[Head]:
-        return await self.store.heads(agents=agents, unfinished=unfinished, after=after, limit=limit)
-
-    async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
-        return await self.store.load(ends)
-
-    async def scan(self, after_seq: int, *, limit: int = 4096) -> list[Record]:
-        return await self.store.scan(after_seq, limit=limit)
-
-    async def statistics(self) -> StoreStatistics:
-        return await self.store.statistics()
-
-    async def aclose(self) -> None:
-        await self.store.aclose()
+def taped_store() -> UnreliableStore:
+    """Return a store in memory that keeps the batches it was given, so that a crash can be had at any of them."""
+    return UnreliableStore(MemoryStore(), tape=True)
 
 
 async def sessions_in(store: Store) -> dict[int, Session]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 import nanotrio
+from nanotrio.errors import UsageError
 from nanotrio.messages import ToolCall, Usage
 from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
 from nanotrio.records import (
@@ -24,7 +26,7 @@ from nanotrio.records import (
     TurnStarted,
     encode_facts,
 )
-from nanotrio.stores import MemoryStore, this_process
+from nanotrio.stores import MemoryStore, StoreCare, open_store, this_process
 from nanotrio.stores.store import Batch
 from nanotrio.testing import (
     Calls,
@@ -35,6 +37,7 @@ from nanotrio.testing import (
     assert_prefix,
     assert_replays,
     assert_results_kept,
+    log_effects,
     read_calls,
 )
 from nanotrio.turn import INTERRUPTED
@@ -183,3 +186,42 @@ async def test_a_result_that_changed_is_found() -> None:
     )
     with pytest.raises(AssertionError, match=r"\(1, 'a'\) had the durable result \['done'\]"):
         await assert_results_kept(store, before)
+
+
+async def test_what_holds_of_a_store_holds_once_it_was_pruned_and_what_cannot_be_seen_is_refused(
+    tmp_path: Path,
+) -> None:
+    url, into = f"sqlite:{tmp_path}/whole", f"sqlite:{tmp_path}/pruned"
+
+    async def note(text: str) -> str:
+        """Note. text: what."""
+        return f"noted {text}"
+
+    def script(conversation: Conversation) -> Any:
+        return reply_text("done") if conversation.steps else reply_calls(("note", {"text": conversation.task}))
+
+    tools = [log_effects(note, tmp_path / "effects")]
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel(script), tools=tools, environment={}) as swarm:
+        for number in range(3):
+            await (await swarm.spawn(f"task {number}")).wait()
+    whole = await open_store(url, read_only=True)
+    crash = await read_calls(whole)
+    await assert_prefix(whole, 10)
+    await assert_no_effect_twice(whole, tmp_path / "effects")
+    await whole.aclose()
+    assert (await StoreCare(url).prune(into, 1 << 60)).roots == 2
+
+    pruned = await open_store(into, read_only=True)
+    await assert_prefix(pruned)
+    await assert_groups_whole(pruned)
+    await assert_each_call_answered(pruned)
+    await assert_replays(pruned)
+    await assert_no_effect_twice(pruned, EffectsLog({}, {}))
+    for refused in (
+        assert_prefix(pruned, 10),
+        assert_no_effect_twice(pruned, tmp_path / "effects"),
+        assert_results_kept(pruned, crash),
+    ):
+        with pytest.raises(UsageError, match=r"this store was pruned, so it does not say whether .*made from"):
+            await refused
+    await pruned.aclose()

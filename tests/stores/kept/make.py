@@ -9,6 +9,7 @@ changes, another pair is written by the last release that had the old one.
 from __future__ import annotations
 
 import gzip
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ import trio
 import nanotrio
 from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
 from nanotrio.stores import StoreCare
+from tests.stores.postgres_server import PostgresServer
 
 HERE = Path(__file__).parent
 
@@ -61,8 +63,25 @@ async def write(url: str) -> None:
             await trio.sleep_forever()
 
 
+def dump(source: str) -> str:
+    """Copy a store into Postgres and return what makes it again: SQL for the schema ``nanotrio_kept``."""
+    server = PostgresServer()
+    try:
+        server.start()
+        trio.run(StoreCare(source).copy, server.url("kept"))
+        command = [server.programs / "pg_dump", "--schema=nanotrio_kept", "--inserts", "--no-owner", "--no-privileges"]
+        place = ["--host", server.folder, "--port", str(server.port), "--username", "postgres", "postgres"]
+        text = subprocess.run([*command, *place], check=True, capture_output=True, text=True).stdout
+    finally:
+        server.remove()
+    # Settings of the session are those of the server's version, backslashes are for psql, and some servers lack LZ4.
+    left_out = ("SET ", "SELECT pg_catalog.set_config", "\\", "--")
+    lines = [line for line in text.splitlines() if line and not line.startswith(left_out)]
+    return "\n".join([line for line in lines if "SET COMPRESSION" not in line]) + "\n"
+
+
 def main() -> None:
-    """Write ``NAME.db.gz`` and ``NAME.jsonl`` beside this file."""
+    """Write ``NAME.db.gz``, ``NAME.jsonl`` and ``NAME.sql`` beside this file."""
     name = sys.argv[1]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.db"
@@ -72,6 +91,7 @@ def main() -> None:
         trio.run(StoreCare(f"sqlite:{path}").copy, f"jsonl:{other}")
         for ending in ("", ".heads"):
             (HERE / f"{name}.jsonl{ending}").write_bytes(Path(f"{other}{ending}").read_bytes())
+        (HERE / f"{name}.sql").write_text(dump(f"sqlite:{path}"))
 
 
 if __name__ == "__main__":
