@@ -202,8 +202,13 @@ class Session(msgspec.Struct):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether there is something left to do: an open or unsettled turn, or unread mail."""
-        return self.status != "closed" and (self.status != "idle" or bool(self.unread))
+        """Whether there is something left to do: an open or unsettled turn, or unread mail that begins one."""
+        return self.status != "closed" and (self.status != "idle" or self.has_news)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether unread mail begins a turn where none is open."""
+        return bool(self.unread) and any(mail.begins_turn for mail in self.unread)
 
     def head(self) -> Head:
         """Return the head as it stands."""

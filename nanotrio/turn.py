@@ -191,7 +191,7 @@ def advance(session: Session, limits: Limits) -> Decision:
     """Return what the state asks for next. Pure; the session is not changed."""
     turn = session.turn
     if turn is None:
-        if not session.unread or session.status == "closed":
+        if not session.has_news or session.status == "closed":
             return _IDLE
         begin = TurnStarted(session.turns + 1, session.last_seq)
         return Decision((begin,), _spent(session, limits, begin.turn) or _ASK)

@@ -91,7 +91,7 @@ def check_history(session: Session) -> None:
 
 
 def check_mail(store: TapedStore) -> None:
-    """Every mail is consumed by one turn or returned, and no agent was made twice."""
+    """Every mail is consumed by one turn or returned, but for warnings that wait for one; no agent was made twice."""
     unread: dict[int, dict[int, str]] = {}
     spawned: Counter[int] = Counter()
     for batch in store.batches:
@@ -115,7 +115,7 @@ def check_mail(store: TapedStore) -> None:
                         pass
                     case _:
                         pass
-    assert not any(unread.values())
+    assert not [kind for box in unread.values() for kind in box.values() if kind != "warning"]
     assert set(spawned.values()) == {1}
 
 
