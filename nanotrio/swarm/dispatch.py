@@ -38,6 +38,7 @@ from ..turn import Intend, ToolReturned
 from .ending import end_trees
 from .events import AgentWaiting, ToolFinished, ToolStarted
 from .node import Node
+from .rings import enter_wait
 from .runtime import Approval, Runtime
 from .waiting import answer_wait
 
@@ -58,6 +59,14 @@ class _Job:
 
 async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> None:
     """Bring each of ``calls`` to its result. Cancelled, the calls that have none yet are left open."""
+    try:
+        await _run_tools(runtime, node, calls)
+    finally:
+        if node.id in runtime.waits.by_agent:
+            runtime.waits.drop(node.id)
+
+
+async def _run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> None:
     jobs: list[_Job] = []
     for call in calls:
         job = _vet(runtime, node, call)
@@ -137,13 +146,10 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
 
 
 def _check_aim(runtime: Runtime, node: Node, answer: AgentAnswer) -> None:
-    """Refuse to wait for one who waits for the caller, and to end one who is not below it."""
+    """Refuse to wait for those who wait for the caller, and to end one who is not below it."""
     match answer:
-        case WaitFor(agents):
-            for each in node.lineage():
-                if each.id in agents:
-                    what = "yourself" if each is node else f"{each.name}, which waits for you"
-                    raise ToolError(f"you would wait for {what}; end your turn, and you are told when there is news")
+        case WaitFor():
+            enter_wait(runtime, node, answer)
         case EndTree(agent):
             target = runtime.nodes[agent]
             if not target.is_below(node):
