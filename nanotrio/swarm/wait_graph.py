@@ -7,11 +7,11 @@ waits for, and each unfinished agent below it. Call both edges, from who is held
 ring of edges wait for ever; none is there as long as the call that would close one is refused, so only that call has to
 be looked at, at the moment it is made.
 
-A wait for one's own descendants adds no edge that is not there, so only waits for others are kept: by target, as what is
-asked is who is held up by the caller. From the caller it goes backwards, to its parent and to those who wait for it, and
-so on: these are the *suspects*. A wait for *all* of its targets is held up by any suspect among them, a wait for *any*
-only if every target is one; so suspects with a way out are struck off until none is left that has one. If the caller is
-still there, its call would close a ring.
+A wait for one's own descendants adds no edge that is not there, so only waits for others are kept: by target, as what
+is asked is who is held up by the caller. From the caller it goes backwards, to its parent and to those who wait for
+it, and so on: these are the *suspects*. A wait for *all* of its targets is held up by any suspect among them, a wait
+for *any* only if every target is one; so suspects with a way out are struck off until none is left that has one. If
+the caller is still there, its call would close a ring.
 
 A lineage is an agent's id, its parent's, and so on up to the root's. The cost of a call is a walk up its lineage where
 its targets, and those below them, wait for nobody outside themselves; else it grows with the number of suspects.
