@@ -247,9 +247,10 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
             target = runtime.nodes[pending.agent]
             target.is_told = target.parent is node
             remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
-            output = ToolOutput(
-                f"{target.name} is ended" + (f"; still there: {', '.join(remaining)}" if remaining else "")
-            )
+            told = f"; still there: {', '.join(remaining)}" if remaining else ""
+            if (ended := target.session.ended) is not None and ended.fact.last_text:
+                told += f"; its last text: {ended.fact.last_text}"
+            output = ToolOutput(f"{target.name} is ended{told}")
         await runtime.slots.acquire(node)
     finally:
         node.waiting_for = ""
