@@ -58,11 +58,14 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["Ended", "OpenCall", "Session", "Turn"]
+__all__ = ["NO_RESULT", "Ended", "OpenCall", "Session", "Turn"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, or as many as the last snapshot covered where that is more:
 so the bytes written for snapshots stay in proportion to the chain."""
+
+NO_RESULT = "no result by submit_result that fits the schema"
+"""The mistake of an agent that ends with a text, or submits something, where a result of another form was asked for."""
 
 _MAX_TASK_CHARACTERS = 80
 
@@ -404,10 +407,10 @@ def _tool_ended(session: Session, fact: ToolEnded) -> None:
 def _count_mistake(turn: Turn, mistake: str) -> None:
     if not mistake:
         turn.mistake, turn.mistakes = "", 0
-    elif mistake != turn.mistake:
+    elif mistake.partition("\n")[0] != turn.mistake.partition("\n")[0]:
         turn.mistake, turn.mistakes, turn.mistake_step = mistake, 1, turn.steps
     elif turn.mistake_step != turn.steps:
-        turn.mistakes, turn.mistake_step = turn.mistakes + 1, turn.steps
+        turn.mistake, turn.mistakes, turn.mistake_step = mistake, turn.mistakes + 1, turn.steps
 
 
 def _submitted(session: Session, fact: Submitted) -> None:
@@ -419,7 +422,7 @@ def _unfit(session: Session, fact: Unfit) -> None:
     if session.turn is not None:
         session.messages.append(Message("user", (Text(fact.text),)))
         session.turn.stop = ""
-        _count_mistake(session.turn, "no result by submit_result that fits the schema")
+        _count_mistake(session.turn, NO_RESULT)
 
 
 def _limits_set(session: Session, fact: LimitsSet) -> None:

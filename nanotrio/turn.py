@@ -223,7 +223,8 @@ def _end_of(session: Session, turn: Turn, limits: Limits) -> EndTurn | None:
         tries = f" ({turn.failed_attempts} attempts)" if turn.failed_attempts > 1 else ""
         return EndTurn("failed", f"{turn.failure}{tries}")
     if turn.mistakes >= limits.max_bad_calls:
-        return EndTurn("failed", f"the same mistake {turn.mistakes} times in a row: {turn.mistake}")
+        mistake = turn.mistake.replace("\n", ": ")
+        return EndTurn("failed", f"the same mistake {turn.mistakes} times in a row: {mistake}")
     if turn.steps >= limits.max_steps:
         return EndTurn("failed", f"max_steps of {session.name} reached ({limits.max_steps} model calls in one turn)")
     if turn.tool_calls > limits.max_tool_calls:

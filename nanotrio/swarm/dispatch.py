@@ -15,6 +15,7 @@ import trio
 from .. import crash
 from ..errors import NanotrioError, ToolError
 from ..messages import ToolCall, ToolResult, clean_text
+from ..session import NO_RESULT
 from ..tools import (
     SPAWNING,
     AgentAnswer,
@@ -129,8 +130,7 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
         answer = job.tool.run(_context(runtime, node, job.call), job.arguments)
         _check_aim(runtime, node, answer)
     except NanotrioError as error:
-        mistake = f"{job.call.name}: {error}" if isinstance(error, ToolError) else ""
-        _answer(runtime, node, job.call, str(error), is_error=True, mistake=mistake)
+        _answer(runtime, node, job.call, str(error), is_error=True, mistake=_mistake(job, error))
         return False
     except Exception as error:  # noqa: BLE001 - the model chose the arguments, and they end no agent
         _answer(runtime, node, job.call, f"{job.call.name} failed: {type(error).__name__}: {error}", is_error=True)
@@ -143,6 +143,15 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
     if isinstance(answer, WaitFor) and answer.child:
         runtime.absorb(node, Intend((job.call.id,), answer.child))
     return True
+
+
+def _mistake(job: _Job, error: NanotrioError) -> str:
+    """Return what the model did wrong; a bound that it met is no mistake."""
+    if not isinstance(error, ToolError):
+        return ""
+    if job.tool.spec.name == "submit_result":  # each try may be wrong in another way
+        return f"{NO_RESULT}\n{error}"
+    return f"{job.call.name}: {error}"
 
 
 def _check_aim(runtime: Runtime, node: Node, answer: AgentAnswer) -> None:

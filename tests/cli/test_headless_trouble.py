@@ -108,6 +108,7 @@ def test_a_text_in_place_of_a_structured_result_is_refused(command: Command) -> 
     record = json.loads(done.stdout)
     assert record["subtype"] == "error_max_structured_output_retries"
     assert (record["structured_output"], record["num_turns"]) == (None, 3)
+    assert record["last_text"].startswith("you said: "), "the prose is not lost"
 
 
 def test_who_lost_the_store_says_so_in_one_line(command: Command) -> None:
