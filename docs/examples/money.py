@@ -28,7 +28,9 @@ async def main() -> None:
             nursery.cancel_scope.cancel()
         print(outcome.status, outcome.result)
         budget = press.budget()
-        print(f"spent {budget.settled_usd:.3f} of {budget.cap_usd:.3f}, {budget.left_usd:.3f} left in {budget.tightest}")
+        print(
+            f"spent {budget.settled_usd:.3f} of {budget.cap_usd:.3f}, {budget.left_usd:.3f} left in {budget.tightest}"
+        )
 
 
 trio.run(main)
