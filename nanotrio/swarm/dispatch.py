@@ -60,14 +60,6 @@ class _Job:
 
 async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> None:
     """Bring each of ``calls`` to its result. Cancelled, the calls that have none yet are left open."""
-    try:
-        await _run_tools(runtime, node, calls)
-    finally:
-        if node.id in runtime.waits.by_agent:
-            runtime.waits.drop(node.id)
-
-
-async def _run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> None:
     jobs: list[_Job] = []
     for call in calls:
         job = _vet(runtime, node, call)
@@ -77,23 +69,27 @@ async def _run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) 
             jobs.append(job)
     if not jobs:
         return
-    jobs = [job for job in jobs if job.pending is not None or await _is_permitted(runtime, node, job)]
-    effects = [job for job in jobs if job.pending is None and job.tool.effect]
-    if effects:
-        if crash.here is not None:
-            crash.here("before-intent", node.id)
-        runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
-    seq = runtime.append()
-    if effects and runtime.settings.durability != "async":
-        await runtime.durable(seq)
-    if effects and crash.here is not None:
-        crash.here("after-intent", node.id)
-    if len(jobs) == 1:
-        await _run(runtime, node, jobs[0])
-    elif jobs:
-        async with trio.open_nursery() as nursery:
-            for job in jobs:
-                nursery.start_soon(_run, runtime, node, job, name=f"{node.name} {job.call.name}")
+    try:
+        jobs = [job for job in jobs if job.pending is not None or await _is_permitted(runtime, node, job)]
+        effects = [job for job in jobs if job.pending is None and job.tool.effect]
+        if effects:
+            if crash.here is not None:
+                crash.here("before-intent", node.id)
+            runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
+        seq = runtime.append()
+        if effects and runtime.settings.durability != "async":
+            await runtime.durable(seq)
+        if effects and crash.here is not None:
+            crash.here("after-intent", node.id)
+        if len(jobs) == 1:
+            await _run(runtime, node, jobs[0])
+        elif jobs:
+            async with trio.open_nursery() as nursery:
+                for job in jobs:
+                    nursery.start_soon(_run, runtime, node, job, name=f"{node.name} {job.call.name}")
+    finally:
+        if node.id in runtime.waits.by_agent:
+            runtime.waits.drop(node.id)
 
 
 def _vet(runtime: Runtime, node: Node, call: ToolCall) -> _Job | None:
