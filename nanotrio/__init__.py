@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .limits import Limits
-    from .swarm import Agent, AgentView, Approval, Outcome, Swarm, open_swarm, read_session, read_store
+    from .swarm import Agent, AgentView, Approval, BudgetView, Outcome, Swarm, open_swarm, read_session, read_store
     from .tools import Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
     "Agent",
     "AgentView",
     "Approval",
+    "BudgetView",
     "Limits",
     "Outcome",
     "Swarm",

@@ -10,13 +10,31 @@ settles on what it really cost, so at every moment and for every ancestor with a
 A cap is a limit, not an allocation: the caps of siblings may sum above their parent's, and whoever reserves first has
 it. Raising or lowering a cap in flight changes what is admitted from then on. ``settled`` is what was spent, plus what
 a crash left uncertain. All amounts are nano-USD.
+
+Reserving, settling and asking whether there is room walk up the lineage and look at nothing else, so their cost is the
+same for one agent below a cap and for a million.
+
+A warning is due when ``settled`` passes a share of the cap. Which shares were passed follows from the two amounts
+alone, so nothing is remembered about warnings, and none is given twice after a restart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["Ledger"]
+__all__ = ["WARNING_PERCENTS", "Ledger", "passed_percent"]
+
+WARNING_PERCENTS = (90, 75)
+"""Shares of a cap at which a warning is due, the highest first."""
+
+
+def passed_percent(settled: int, cap: int | None) -> int:
+    """Return the highest of ``WARNING_PERCENTS`` that ``settled`` has reached; 0 for none, and without a cap."""
+    if cap is not None:
+        for percent in WARNING_PERCENTS:
+            if settled * 100 >= cap * percent:
+                return percent
+    return 0
 
 
 class Ledger:
@@ -74,10 +92,21 @@ class Ledger:
             ledger.reserved += amount
             ledger = ledger.parent
 
-    def settle(self, reserved: int, spent: int) -> None:
-        """Give a reservation back and count what was really spent, along the lineage."""
+    def settle(self, reserved: int, spent: int) -> list[Ledger] | None:
+        """Give a reservation back and count what was really spent, along the lineage.
+
+        Return the ledgers that passed a share of their cap by it, at which a warning is due; None for none.
+        """
+        passed: list[Ledger] | None = None
         ledger: Ledger | None = self
         while ledger is not None:
             ledger.reserved -= reserved
             ledger.settled += spent
+            if ledger.cap is not None and spent and ledger.has_passed(ledger.settled - spent):
+                passed = [*(passed or ()), ledger]
             ledger = ledger.parent
+        return passed
+
+    def has_passed(self, before: int) -> bool:
+        """Whether ``settled`` passed a share of the cap since it was ``before``."""
+        return passed_percent(self.settled, self.cap) > passed_percent(before, self.cap)

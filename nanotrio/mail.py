@@ -25,6 +25,11 @@ class Mail(msgspec.Struct, frozen=True, gc=False):
         """Whether a running turn reads it before its next model call."""
         return self.kind not in ("prompt", "text")
 
+    @property
+    def begins_turn(self) -> bool:
+        """Whether an agent without a turn begins one for it; a warning waits, or it would spend what it warns about."""
+        return self.kind != "warning"
+
 
 def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
     """Return what the model reads of ``mails``: a prompt as it is, all else with a word on where it comes from.

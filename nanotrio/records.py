@@ -179,7 +179,10 @@ class ToolEnded(msgspec.Struct, frozen=True, gc=False, tag="ended", array_like=T
     content: str
     is_error: bool = False
     mistake: str = ""
-    """What the model did wrong, where it did: the same one several times in a row ends the turn."""
+    """What the model did wrong, where it did: the same one several times in a row ends the turn.
+
+    Its first line says whether it is the same; what follows are particulars.
+    """
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False, tag="submitted", array_like=True):

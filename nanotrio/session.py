@@ -62,7 +62,7 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["Ended", "OpenCall", "Session", "Turn"]
+__all__ = ["NO_RESULT", "Ended", "OpenCall", "Session", "Turn"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, once they said more than the last snapshot has bytes: so the bytes
@@ -76,6 +76,9 @@ _NO_MAIL = cast("list[Mail]", ())
 
 _NO_CALLS = cast("list[OpenCall]", ())
 """The same for calls."""
+
+NO_RESULT = "no result by submit_result that fits the schema"
+"""The mistake of an agent that ends with a text, or submits something, where a result of another form was asked for."""
 
 _MAX_TASK_CHARACTERS = 80
 
@@ -258,8 +261,13 @@ class Session(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether there is something left to do: an open or unsettled turn, or unread mail."""
-        return self.status != "closed" and (self.status != "idle" or bool(self.unread))
+        """Whether there is something left to do: an open or unsettled turn, or unread mail that begins one."""
+        return self.status != "closed" and (self.status != "idle" or self.has_news)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether unread mail begins a turn where none is open."""
+        return bool(self.unread) and any(mail.begins_turn for mail in self.unread)
 
     def head(self) -> Head:
         """Return the head as it stands."""
@@ -468,10 +476,10 @@ def _tool_ended(session: Session, fact: ToolEnded) -> None:
 def _count_mistake(turn: Turn, mistake: str) -> None:
     if not mistake:
         turn.mistake, turn.mistakes = "", 0
-    elif mistake != turn.mistake:
+    elif mistake.partition("\n")[0] != turn.mistake.partition("\n")[0]:
         turn.mistake, turn.mistakes, turn.mistake_step = mistake, 1, turn.steps
     elif turn.mistake_step != turn.steps:
-        turn.mistakes, turn.mistake_step = turn.mistakes + 1, turn.steps
+        turn.mistake, turn.mistakes, turn.mistake_step = mistake, turn.mistakes + 1, turn.steps
 
 
 def _submitted(session: Session, fact: Submitted) -> None:
@@ -483,7 +491,7 @@ def _unfit(session: Session, fact: Unfit) -> None:
     if session.turn is not None:
         session.messages.append(Message("user", (Text(fact.text),)))
         session.turn.stop = ""
-        _count_mistake(session.turn, "no result by submit_result that fits the schema")
+        _count_mistake(session.turn, NO_RESULT)
 
 
 def _limits_set(session: Session, fact: LimitsSet) -> None:

@@ -191,7 +191,7 @@ def advance(session: Session, limits: Limits) -> Decision:
     """Return what the state asks for next. Pure; the session is not changed."""
     turn = session.turn
     if turn is None:
-        if not session.unread or session.status == "closed":
+        if not session.has_news or session.status == "closed":
             return _IDLE
         begin = TurnStarted(session.turns + 1, session.last_seq)
         return Decision((begin,), _spent(session, limits, begin.turn) or _ASK)
@@ -223,7 +223,8 @@ def _end_of(session: Session, turn: Turn, limits: Limits) -> EndTurn | None:
         tries = f" ({turn.failed_attempts} attempts)" if turn.failed_attempts > 1 else ""
         return EndTurn("failed", f"{turn.failure}{tries}")
     if turn.mistakes >= limits.max_bad_calls:
-        return EndTurn("failed", f"the same mistake {turn.mistakes} times in a row: {turn.mistake}")
+        mistake = turn.mistake.replace("\n", ": ")
+        return EndTurn("failed", f"the same mistake {turn.mistakes} times in a row: {mistake}")
     if turn.steps >= limits.max_steps:
         return EndTurn("failed", f"max_steps of {session.name} reached ({limits.max_steps} model calls in one turn)")
     if turn.tool_calls > limits.max_tool_calls:

@@ -35,6 +35,9 @@ TERMINATIONS = _count("TERMINATIONS", 10, 100)
 SUBTREE = _count("SUBTREE", 20, 200)
 """Descendants with processes below a parent that is cancelled."""
 
+SIBLINGS = _count("SIBLINGS", 2_000, 100_000)
+"""Children of one agent that are cancelled at once."""
+
 MAILS = _count("MAILS", 100, 1_000)
 """Mails sent to a child in each of its states."""
 

@@ -34,6 +34,12 @@ OUTPUTS = {
     "own_tools": r"{'nut': 50} No item is called washer\.\n",
     "children": "Tides, moths and salt were looked into.\neditor.1 completed Let one agent each .*\n"
     "  tides.2 completed Look into tides.\n  moths.3 completed Look into moths.\n  salt.4 failed Look into salt.\n",
+    "money": r"75 % of the budget of press.1 is spent: 0.075 USD of 0.1 USD, 0.025 USD left\n"
+    r"completed Five pages are written\.\nspent 0.090 of 0.200, 0.110 left in press.1\n",
+    "typed": "One leak 12\nthe same mistake 3 times in a row: no result by submit_result that fits the schema\n"
+    r"it said: I looked, and it seems fine to me\.\n",
+    "family": r"cancelled\nreporter.2 completed It rains\.\nreporter.3 completed A long report on snow\.\n"
+    r"I have read what they found\.\n",
     "budget": r"rich.1 completed 0.00..\n  Grey, and older than it looks.\npoor.2 budget_exceeded 0.0000\n"
     r"  the budget of poor.2 \(0.01 USD\) has 0.01 USD left, and the next call of poor.2 may cost 0.02\d+ USD\n",
 }

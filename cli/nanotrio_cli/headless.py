@@ -16,7 +16,7 @@ import trio
 
 from nanotrio import Agent, AgentView, Approval, Outcome, Swarm
 from nanotrio.errors import NanotrioError
-from nanotrio.swarm.events import MessageReplied, TurnFinished
+from nanotrio.swarm.events import BudgetWarned, MessageReplied, TurnFinished
 
 from .arguments import RunOptions
 from .exits import FAILED, OK, CommandError, OutputClosedError, signal_code
@@ -119,7 +119,8 @@ class _Run:
             async with open_place(
                 self._options, place, self._environment, self._directory, rules.mode, self._answer
             ) as self._swarm:
-                watches = self._options.output_format != "text" or self._options.verbose
+                options = self._options
+                watches = options.output_format != "text" or options.verbose or options.max_budget_usd is not None
                 if watches:
                     async with self._swarm.events() as events:
                         agent = await self._start(self._swarm, place)
@@ -184,6 +185,8 @@ class _Run:
                 text = "".join(piece.text for piece in transcript.pieces(event) if piece.style != "answer")
                 for line in text.splitlines():
                     write_error(line)
+            elif isinstance(event, BudgetWarned):
+                write_error(f"nanotrio: {event.message}")
             if isinstance(event, TurnFinished) and event.agent == agent.id:
                 told.set()
 

@@ -10,11 +10,13 @@ from typing import Any, assert_never
 
 import msgspec
 
+from nanotrio.limits import usd
 from nanotrio.messages import Message, Text, Thinking, ToolCall, ToolResult
 from nanotrio.swarm.events import (
     AgentSpawned,
     AgentWaiting,
     AttemptRetried,
+    BudgetWarned,
     Event,
     MemoryShort,
     MessageReplied,
@@ -142,6 +144,9 @@ class StreamRecords:
                 return _system("api_retry", error=event.reason, retry_delay_ms=round(event.delay_seconds * 1000))
             case AgentWaiting():
                 return _system("agent_waiting", reason=event.reason)
+            case BudgetWarned():
+                spent, cap = usd(event.spent_nano), usd(event.cap_nano)
+                return _system("budget_warned", message=event.message, spent_usd=spent, budget_usd=cap)
             case StoreTroubled():
                 return _system("store_troubled", error=event.message)
             case MemoryShort():

@@ -15,6 +15,7 @@ from nanotrio.swarm.events import (
     AgentSpawned,
     AgentWaiting,
     AttemptRetried,
+    BudgetWarned,
     Event,
     MemoryShort,
     MessageReplied,
@@ -112,6 +113,8 @@ class Transcript:
                 return self._line("note", f"+ {event.name}: {event.task}") if event.parent else []
             case AgentWaiting():
                 return self._line("note", f"{event.name} waits for {event.reason}") if self._everything else []
+            case BudgetWarned():
+                return self._line("error", event.message)
             case TurnFinished():
                 return self._finished(event, own=own)
             case ThinkingDelta() | TurnBegan():

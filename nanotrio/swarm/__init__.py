@@ -1,6 +1,7 @@
 """The Trio runtime: a swarm, its agents, and what can be seen of them."""
 
 from .agent import Agent
+from .caps import BudgetView
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
 from .reading import read_session, read_store
@@ -13,6 +14,7 @@ __all__ = [
     "AgentView",
     "Approval",
     "Approver",
+    "BudgetView",
     "Outcome",
     "Swarm",
     "SwarmStatistics",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Unpack
@@ -11,16 +10,15 @@ import msgspec
 import trio
 
 from ..errors import ClosedError, UsageError
-from ..limits import Limits, nano_usd
+from ..limits import Limits
 from ..records import Closed, LimitsSet
-from .calls import admit_next
+from .caps import BudgetView, budget_of, set_cap
 from .ending import end_children, end_trees
 from .events import Event
 from .mailroom import deliver, return_unread, wait_for
 from .node import Node
 from .outcome import AgentView, Outcome, outcome_of
 from .spawning import SpawnOptions
-from .tree import check_budget
 
 if TYPE_CHECKING:
     from .swarm import Swarm
@@ -162,22 +160,22 @@ class Agent:
         self._runtime.record(node, (Closed("closed by its user"),))
         await self._runtime.journal.durable(self._runtime.append())
 
+    def budget(self) -> BudgetView:
+        """Return what the agent and all below it have spent, of what, and which cap of its lineage is the tightest."""
+        return budget_of(self._node)
+
     async def set_budget(self, budget_usd: float | None) -> None:
         """Set the agent's cap, in dollars over its whole life with its descendants; it holds from the next call on.
+
+        A cap above the former one lets those go on who wait for it. One below what is spent already stops nobody in
+        the middle of a call, and refuses each further one: that turn ends as ``budget_exceeded``, naming this agent.
 
         Raises:
             UsageError: the amount is negative, or the price of a model below is unknown.
             ClosedError: the swarm is closing.
         """
-        if budget_usd is not None and not 0 <= budget_usd < math.inf:
-            raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
         self._swarm._check_open()  # noqa: SLF001
-        for each in self._node.subtree() if budget_usd is not None else ():
-            check_budget(None, each.model, each.name, 0)
-        budget = None if budget_usd is None else nano_usd(budget_usd)
-        self._node.ledger.cap = budget
-        self._set_limits(msgspec.structs.replace(self._node.limits, budget_nano=budget))
-        admit_next(self._runtime, self._node)
+        set_cap(self._runtime, self._node, budget_usd)
         await self._runtime.journal.durable(self._runtime.append())
 
     async def set_max_steps(self, max_steps: int) -> None:

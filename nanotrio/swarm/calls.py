@@ -21,6 +21,7 @@ from .node import Node
 from .pump import Parked
 from .result import with_schema
 from .runtime import Runtime
+from .warnings import warn
 
 __all__ = ["admit_next", "ask_model", "back_off"]
 
@@ -62,7 +63,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         broken = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
         _attempt_failed(runtime, node, broken, amount)
     except BaseException:
-        node.ledger.settle(amount, amount)
+        warn(runtime, node, node.ledger.settle(amount, amount))
         if node.sealed != "interrupted":
             runtime.absorb(node, Failed("cancelled", "the call was cut off", uncertain_nano=amount))
             runtime.append()
@@ -106,7 +107,7 @@ def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount
     cost = price.cost_nano(usage) if price else None
     if crash.here is not None:
         crash.here("after-model-reply", node.id)
-    node.ledger.settle(amount, cost or 0)
+    warn(runtime, node, node.ledger.settle(amount, cost or 0))
     parts = runtime.redactor.parts(clean_parts(reply.parts))
     runtime.absorb(node, ModelReplied(Replied(node.model.name, parts, reply.stop, usage, cost)))
     if crash.here is not None:
@@ -123,7 +124,7 @@ def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int
     price = node.model.price
     usage = error.usage if isinstance(error.usage, Usage) else Usage()
     cost = price.cost_nano(usage) if price else None
-    node.ledger.settle(amount, cost or 0)
+    warn(runtime, node, node.ledger.settle(amount, cost or 0))
     node.retry_after_seconds = error.retry_after_seconds
     if error.kind == "rate_limited":
         runtime.gate(node).refused(trio.current_time(), error.retry_after_seconds)

@@ -17,6 +17,7 @@ import trio
 from .. import crash
 from ..errors import NanotrioError, ToolError
 from ..messages import ToolCall, ToolResult, clean_text
+from ..session import NO_RESULT
 from ..tools import (
     SPAWNING,
     AgentAnswer,
@@ -40,6 +41,7 @@ from ..turn import Intend, ToolReturned
 from .ending import end_trees
 from .events import AgentWaiting, ToolFinished, ToolStarted
 from .node import Node
+from .rings import enter_wait
 from .runtime import Approval, Runtime
 from .waiting import answer_wait
 
@@ -71,23 +73,27 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
             jobs.append(job)
     if not jobs:
         return
-    jobs = [job for job in jobs if job.pending is not None or await _is_permitted(runtime, node, job)]
-    effects = [job for job in jobs if job.pending is None and job.tool.effect]
-    if effects:
-        if crash.here is not None:
-            crash.here("before-intent", node.id)
-        runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
-    seq = runtime.append()
-    if effects and runtime.settings.durability != "async":
-        await runtime.durable(seq)
-    if effects and crash.here is not None:
-        crash.here("after-intent", node.id)
-    if len(jobs) == 1:
-        await _run(runtime, node, jobs[0])
-    elif jobs:
-        async with trio.open_nursery() as nursery:
-            for job in jobs:
-                nursery.start_soon(_run, runtime, node, job, name=f"{node.name} {job.call.name}")
+    try:
+        jobs = [job for job in jobs if job.pending is not None or await _is_permitted(runtime, node, job)]
+        effects = [job for job in jobs if job.pending is None and job.tool.effect]
+        if effects:
+            if crash.here is not None:
+                crash.here("before-intent", node.id)
+            runtime.absorb(node, Intend(tuple([job.call.id for job in effects])))
+        seq = runtime.append()
+        if effects and runtime.settings.durability != "async":
+            await runtime.durable(seq)
+        if effects and crash.here is not None:
+            crash.here("after-intent", node.id)
+        if len(jobs) == 1:
+            await _run(runtime, node, jobs[0])
+        elif jobs:
+            async with trio.open_nursery() as nursery:
+                for job in jobs:
+                    nursery.start_soon(_run, runtime, node, job, name=f"{node.name} {job.call.name}")
+    finally:
+        if node.id in runtime.waits.by_agent:
+            runtime.waits.drop(node.id)
     _put_away(node)
 
 
@@ -125,8 +131,7 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
         answer = job.tool.run(_context(runtime, node, job.call, is_inline=True), job.arguments)
         _check_aim(runtime, node, answer)
     except NanotrioError as error:
-        mistake = f"{job.call.name}: {error}" if isinstance(error, ToolError) else ""
-        _answer(runtime, node, job.call, str(error), is_error=True, mistake=mistake)
+        _answer(runtime, node, job.call, str(error), is_error=True, mistake=_mistake(job, error))
         return False
     except Exception as error:  # noqa: BLE001 - the model chose the arguments, and they end no agent
         _answer(runtime, node, job.call, f"{job.call.name} failed: {type(error).__name__}: {error}", is_error=True)
@@ -141,14 +146,20 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
     return True
 
 
+def _mistake(job: _Job, error: NanotrioError) -> str:
+    """Return what the model did wrong; a bound that it met is no mistake."""
+    if not isinstance(error, ToolError):
+        return ""
+    if job.tool.spec.name == "submit_result":  # each try may be wrong in another way
+        return f"{NO_RESULT}\n{error}"
+    return f"{job.call.name}: {error}"
+
+
 def _check_aim(runtime: Runtime, node: Node, answer: AgentAnswer) -> None:
-    """Refuse to wait for one who waits for the caller, and to end one who is not below it."""
+    """Refuse to wait for those who wait for the caller, and to end one who is not below it."""
     match answer:
-        case WaitFor(agents):
-            for each in node.lineage():
-                if each.id in agents:
-                    what = "yourself" if each is node else f"{each.name}, which waits for you"
-                    raise ToolError(f"you would wait for {what}; end your turn, and you are told when there is news")
+        case WaitFor():
+            enter_wait(runtime, node, answer)
         case EndTree(agent):
             target = runtime.nodes[agent]
             if not target.is_below(node):
@@ -256,9 +267,10 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
             target = runtime.nodes[pending.agent]
             target.is_told = target.parent is node
             remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
-            output = ToolOutput(
-                f"{target.name} is ended" + (f"; still there: {', '.join(remaining)}" if remaining else "")
-            )
+            told = f"; still there: {', '.join(remaining)}" if remaining else ""
+            if (ended := target.session.ended) is not None and ended.fact.last_text:
+                told += f"; its last text: {ended.fact.last_text}"
+            output = ToolOutput(f"{target.name} is ended{told}")
         await runtime.slots.acquire(node)
     finally:
         node.waiting_for = ""

@@ -17,6 +17,7 @@ __all__ = [
     "AgentSpawned",
     "AgentWaiting",
     "AttemptRetried",
+    "BudgetWarned",
     "Event",
     "MemoryShort",
     "MessageReplied",
@@ -108,6 +109,18 @@ class AgentWaiting(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class BudgetWarned(msgspec.Struct, frozen=True, gc=False):
+    """What was spent by the agent and all below it passed a share of its cap: three quarters, or nine tenths."""
+
+    agent: int
+    """Who holds the cap."""
+    name: str
+    spent_nano: int
+    cap_nano: int
+    message: str
+    """The same for people: what was spent, of what, and how much is left."""
+
+
 class TurnFinished(msgspec.Struct, frozen=True, gc=False):
     """The agent's turn ended and no descendant of it runs."""
 
@@ -146,6 +159,7 @@ Event: TypeAlias = (
     | ToolStarted
     | ToolFinished
     | AgentWaiting
+    | BudgetWarned
     | TurnFinished
     | StoreTroubled
     | MemoryShort

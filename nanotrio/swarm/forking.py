@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..errors import ClosedError, UsageError
+from ..limits import HARD_MAX_DEPTH, Limits
 from ..records import Fact, Head, LimitsSet, Profile, Spawned
 from ..session import Session
 from ..tools import permission_mode, tighter
@@ -34,7 +35,7 @@ def fork_live(runtime: Runtime, node: Node, session_id: str = "") -> Node:
     if node.parent is None:
         return _fork(runtime, node.session, node.profile, session_id)
     # What its ancestors did not allow it stays so.
-    profile = msgspec.structs.replace(node.profile, limits=node.limits)
+    profile = msgspec.structs.replace(node.profile, limits=_as_root(node.limits, node.session.depth))
     return _fork(runtime, node.session, profile, session_id, has_limits=True)
 
 
@@ -71,8 +72,13 @@ def _allowed(sessions: Sequence[Session], profiles: dict[int, Profile]) -> Profi
         above = profiles[session.profile]
         mode = tighter(mode, permission_mode(above.permission_mode))
         limits = limits.within(session.limits or above.limits)
-    limits = msgspec.structs.replace(limits, budget_nano=budget)
+    limits = _as_root(msgspec.structs.replace(limits, budget_nano=budget), len(sessions) - 1)
     return msgspec.structs.replace(profile, limits=limits, permission_mode=mode)
+
+
+def _as_root(limits: Limits, depth: int) -> Limits:
+    """Return the limits of one at ``depth`` as those of a root, below which there are as many levels as there were."""
+    return msgspec.structs.replace(limits, max_depth=max(min(limits.max_depth, HARD_MAX_DEPTH) - depth, 0))
 
 
 def _fork(runtime: Runtime, source: Session, profile: Profile, session_id: str, *, has_limits: bool = False) -> Node:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from ..errors import UsageError
 from ..limits import usd
 from ..messages import Usage
 from ..records import OutcomeStatus, Status
 from ..session import Session
 
 __all__ = ["AgentView", "Outcome", "outcome_of"]
+
+_T = TypeVar("_T")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -26,7 +29,10 @@ class Outcome(msgspec.Struct, frozen=True):
     reason: str
     """Empty when completed; else a sentence: what happened and what held."""
     result: Any
-    """What ``submit_result`` handed in, else the last text. None where the turn did not complete."""
+    """What ``submit_result`` handed in, else the last text. None where the turn did not complete.
+
+    Where a ``result_type`` was asked for it fits its schema, and is what JSON can hold: see ``result_as``.
+    """
     last_text: str
     """The last text the model wrote in this turn, whatever the status."""
     agent: int
@@ -47,6 +53,24 @@ class Outcome(msgspec.Struct, frozen=True):
     def cost_usd(self) -> float:
         """The cost in dollars."""
         return usd(self.cost_nano)
+
+    def result_as(self, type_: type[_T]) -> _T:
+        """Return the result as a value of ``type_``, a Struct, a dataclass or whatever else msgspec knows.
+
+        ``result`` itself is what JSON can hold, whatever type was asked for: so it is the same in another process and
+        after a restart, where only the schema is known.
+
+        Raises:
+            UsageError: the turn did not complete, or its result is of another form; the message has the status and
+                the reason, and ``last_text`` what the model said.
+        """
+        if self.status != "completed":
+            raise UsageError(f"{self.name} has no result: its turn ended as {self.status}: {self.reason}")
+        try:
+            return msgspec.convert(self.result, type_)
+        except msgspec.ValidationError as error:
+            name = getattr(type_, "__name__", type_)
+            raise UsageError(f"the result of {self.name} is no {name}: {error}; spawn it with result_type=") from error
 
 
 class AgentView(msgspec.Struct, frozen=True, gc=False):

@@ -21,6 +21,7 @@ from .node import Node
 from .runtime import Runtime
 from .settling import end_sealed
 from .tree import make_node
+from .warnings import warn_of_uncertain
 
 __all__ = ["load_sessions", "read_heads", "read_profiles", "resume_tree", "tail_heads"]
 
@@ -160,6 +161,7 @@ def _restart(runtime: Runtime, nodes: Sequence[Node]) -> None:
     """Record that unfinished turns are taken up, and queue every unfinished agent."""
     if crash.here is not None:
         crash.here("before-resume", nodes[0].root.id if nodes else 0)
+    warn_of_uncertain(runtime, nodes)
     for node in nodes:
         session = node.session
         if not session.is_unfinished:

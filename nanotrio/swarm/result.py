@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..messages import ToolSpec
 __all__ = ["check_result", "check_schema", "result_of_text", "schema_of", "with_schema"]
 
 _MAX_PROBLEMS = 5
+_MAX_FIELDS = 20
+_MAX_PROBLEM_CHARACTERS = 200
 
 
 def schema_of(result_type: Any) -> str:
@@ -75,12 +78,44 @@ def check_result(schema: str, result: str) -> None:
         found = list(_validator(schema).iter_errors(value))
     except Exception as error:  # a reference that leads nowhere, a pattern that is none, nesting without end
         raise ToolError(f"the result cannot be held to its schema: {type(error).__name__}: {error}") from error
+    if found:
+        raise ToolError(f"the result does not fit its schema: {_told(value, found)}; submit it again")
+
+
+def _told(value: Any, found: list[Any]) -> str:
+    """Return what does not fit, fields that are missing and those that are present apart; a few hundred characters."""
     problems = sorted(found, key=lambda problem: list(map(str, problem.absolute_path)))
-    if not problems:
-        return
-    told = "; ".join([f"{problem.json_path}: {problem.message}" for problem in problems[:_MAX_PROBLEMS]])
-    present = f"; present: {', '.join(value)}" if isinstance(value, dict) else ""
-    raise ToolError(f"the result does not fit its schema: {told}{present}; submit it again")
+    missing = {
+        _field(problem.json_path, name): None
+        for problem in problems
+        if problem.validator == "required" and isinstance(problem.instance, dict)
+        for name in problem.validator_value
+        if name not in problem.instance
+    }
+    told = [f"missing: {_some(missing)}"] if missing else []
+    others = [
+        f"{problem.json_path}: {_cut(problem.message)}" for problem in problems if problem.validator != "required"
+    ]
+    told += others[:_MAX_PROBLEMS]
+    if len(others) > _MAX_PROBLEMS:
+        told.append(f"and {len(others) - _MAX_PROBLEMS} more")
+    if isinstance(value, dict):
+        told.append(f"present: {_some(value) or 'nothing'}")
+    return "; ".join(told)
+
+
+def _field(path: str, name: str) -> str:
+    return f"{path}.{name}".removeprefix("$.")
+
+
+def _some(names: Iterable[str]) -> str:
+    some = [_cut(name) for name in names]
+    more = [f"and {len(some) - _MAX_FIELDS} more"] if len(some) > _MAX_FIELDS else []
+    return ", ".join(some[:_MAX_FIELDS] + more)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_PROBLEM_CHARACTERS else f"{text[:_MAX_PROBLEM_CHARACTERS]} [cut]"
 
 
 def result_of_text(schema: str, text: str) -> str:

@@ -25,6 +25,7 @@ from .events import Event
 from .node import Node, Start
 from .pump import Parked, Pump
 from .slots import Slots
+from .wait_graph import WaitGraph
 from .watch import Watchers
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class Runtime:
         self.systems: dict[int, str] = {0: ""}
         self.heads: dict[tuple[str, int, tuple[str, ...], int, str], bytes] = {}
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
+        self.waits = WaitGraph()
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
         self.token = token
@@ -326,6 +328,8 @@ class Runtime:
         if not node.is_counted:
             return
         node.is_counted = False
+        if self.waits.by_target:
+            self.waits.ended(node.id)
         parent = node.parent
         if parent is not None:
             parent.unfinished_children -= 1

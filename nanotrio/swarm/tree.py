@@ -170,8 +170,8 @@ def check_room(runtime: Runtime, parent: Node | None, count: int) -> None:
         )
     if len(parent.children or ()) + count > limits.max_children:
         raise LimitError(
-            f"max_children of {parent.name} is {limits.max_children}, and it has {len(parent.children or ())}; "
-            "let those it has do more",
+            f"max_children of {parent.name} is {limits.max_children}, and it has {len(parent.children or ())}, "
+            f"{parent.unfinished_children} of them unfinished; let those it has do more",
             bound="max_children",
             value=limits.max_children,
             holder=parent.name,

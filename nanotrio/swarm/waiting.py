@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ..errors import ToolError
 from ..records import MailTaken
 from ..tools import ToolOutput, WaitFor
 from .mailroom import wait_for
 from .node import Node
+from .rings import enter_wait
 from .runtime import Runtime
 
 __all__ = ["answer_wait", "status_of"]
@@ -13,6 +15,10 @@ __all__ = ["answer_wait", "status_of"]
 
 async def answer_wait(runtime: Runtime, node: Node, pending: WaitFor) -> ToolOutput:
     """Wait as asked and return one paragraph an agent."""
+    try:
+        enter_wait(runtime, node, pending)  # again: one who had ended since the call was made may work once more
+    except ToolError as refused:
+        return ToolOutput(str(refused), True)
     nodes = [runtime.nodes[agent] for agent in pending.agents if agent in runtime.nodes]
     awaited = nodes
     if pending.mode == "any" and any(each.is_counted for each in nodes):

@@ -108,6 +108,7 @@ def test_a_text_in_place_of_a_structured_result_is_refused(command: Command) -> 
     record = json.loads(done.stdout)
     assert record["subtype"] == "error_max_structured_output_retries"
     assert (record["structured_output"], record["num_turns"]) == (None, 3)
+    assert record["last_text"].startswith("you said: "), "the prose is not lost"
 
 
 def test_who_lost_the_store_says_so_in_one_line(command: Command) -> None:
@@ -119,3 +120,23 @@ def test_who_lost_the_store_says_so_in_one_line(command: Command) -> None:
     (line,) = errors.decode().splitlines()
     assert line.startswith("nanotrio: process ")
     assert owner.returncode == 1
+
+
+def test_a_budget_that_is_nearly_spent_is_told_while_it_runs(command: Command) -> None:
+    script = command.directory / "dear.json"
+    rules = [
+        {"step": 0, "calls": [{"name": "list_agents"}], "usage": {"output": 8000}},
+        {"reply": "done", "usage": {"output": 0}},
+    ]
+    price = {"input": 1000, "output": 100_000, "cache_read": 0, "cache_write": 0}
+    script.write_text(json.dumps({"rules": rules, "price": price}))
+    flags = ["--model", f"scripted:{script}", "--max-budget-usd", "1.0"]
+    line = "80 % of the budget of agent.1 is spent: 0.8 USD of 1 USD, 0.2 USD left"
+
+    done = command.run("-p", "go", *flags)
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (0, b"done\n", f"nanotrio: {line}\n")
+
+    done = command.run("-p", "go", *flags, "--output-format", "stream-json")
+    records = [json.loads(each) for each in done.stdout.splitlines()]
+    (warned,) = [record for record in records if record.get("subtype") == "budget_warned"]
+    assert (warned["message"], warned["spent_usd"], warned["budget_usd"]) == (line, 0.8, 1.0)

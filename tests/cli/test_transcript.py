@@ -8,6 +8,7 @@ from nanotrio.messages import Message, Text, ToolCall, ToolResult, Usage
 from nanotrio.swarm.events import (
     AgentSpawned,
     AttemptRetried,
+    BudgetWarned,
     Event,
     MessageReplied,
     StoreTroubled,
@@ -92,3 +93,9 @@ def test_what_a_person_judges_is_whole_and_spelled_out() -> None:
     text = call_text(call)
 
     assert "x" * 5_000 + "; rm -rf \\x1b[8m~\n    second" in text
+
+
+def test_a_cap_that_is_nearly_spent_is_told_whoever_holds_it() -> None:
+    assert shown(BudgetWarned(7, "kid.7", 8, 10, "80 % of the budget of kid.7 is spent")) == (
+        "80 % of the budget of kid.7 is spent\n"
+    )

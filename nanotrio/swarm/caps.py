@@ -1,0 +1,83 @@
+"""Caps on money while agents run: looking at one, and setting one."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from ..errors import UsageError
+from ..limits import nano_usd, usd
+from ..records import LimitsSet
+from .calls import admit_next
+from .node import Node
+from .runtime import Runtime
+from .tree import check_budget
+from .warnings import warn_of_cap
+
+__all__ = ["BudgetView", "budget_of", "set_cap"]
+
+
+class BudgetView(msgspec.Struct, frozen=True, gc=False):
+    """What an agent and all its descendants spent, and what holds them; a snapshot. Amounts are nano-USD."""
+
+    cap_nano: int | None
+    """The agent's own cap; None where it has none."""
+    settled_nano: int
+    """Spent by it and all below it, what a crash left uncertain included."""
+    reserved_nano: int
+    """What their calls in flight may cost at most."""
+    left_nano: int | None
+    """Cap less settled where that is least along the lineage, not below 0; None where no ancestor has a cap either.
+
+    Reservations are not counted: a call for which they leave no room waits for them.
+    """
+    tightest: str
+    """Whose cap that is, the agent's own or an ancestor's; empty for none."""
+
+    @property
+    def cap_usd(self) -> float | None:
+        """The agent's own cap in dollars."""
+        return None if self.cap_nano is None else usd(self.cap_nano)
+
+    @property
+    def settled_usd(self) -> float:
+        """What was spent, in dollars."""
+        return usd(self.settled_nano)
+
+    @property
+    def reserved_usd(self) -> float:
+        """What calls in flight may cost, in dollars."""
+        return usd(self.reserved_nano)
+
+    @property
+    def left_usd(self) -> float | None:
+        """What is left, in dollars."""
+        return None if self.left_nano is None else usd(self.left_nano)
+
+
+def budget_of(node: Node) -> BudgetView:
+    """Return the budget of a node as it stands; its cost is that of a walk to the root."""
+    ledger = node.ledger
+    tightest = ledger.tightest()
+    left = None if tightest is None else max((tightest.cap or 0) - tightest.settled, 0)
+    return BudgetView(ledger.cap, ledger.settled, ledger.reserved, left, tightest.owner if tightest else "")
+
+
+def set_cap(runtime: Runtime, node: Node, budget_usd: float | None) -> None:
+    """Set a node's cap, within the open group, and let those look again who wait for room.
+
+    Raises:
+        UsageError: the amount is negative, or the price of a model below is unknown.
+    """
+    if budget_usd is not None and not 0 <= budget_usd < math.inf:
+        raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
+    if budget_usd is not None and any(model.price is None for model in runtime.models.values()):
+        for each in node.subtree():
+            check_budget(None, each.model, each.name, 0)
+    budget = None if budget_usd is None else nano_usd(budget_usd)
+    former, node.ledger.cap = node.ledger.cap, budget
+    node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)
+    runtime.record(node, (LimitsSet(node.limits),))
+    warn_of_cap(runtime, node, former)
+    admit_next(runtime, node)

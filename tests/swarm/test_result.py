@@ -1,0 +1,133 @@
+"""Results that must be of a form: told what is missing, tried a few times, and never without the prose."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from nanotrio.errors import ToolError, UsageError
+from nanotrio.swarm.result import check_result, schema_of
+from tests.swarm.worlds import taped_store, by_task, opened, reply_calls, reply_text
+
+
+class Finding(msgspec.Struct):
+    path: str
+    line: Annotated[int, msgspec.Meta(ge=1)]
+    when: dt.date | None = None
+
+
+@dataclasses.dataclass
+class Report:
+    title: str
+    findings: list[Finding]
+
+
+REPORT = {"title": "Leaks", "findings": [{"path": "a.py", "line": 3, "when": "2026-01-02"}]}
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ({"findings": []}, "missing: title; present: findings;"),
+        ({}, "missing: title, findings; present: nothing;"),
+        (
+            {"title": "x", "findings": [{"line": 3}, {}]},
+            "missing: findings[0].path, findings[1].path, findings[1].line",
+        ),
+        ({"title": 5, "findings": [{"path": "a", "line": 0}]}, "$.findings[0].line: 0 is less than the minimum of 1"),
+        ({"title": 5, "findings": []}, "$.title: 5 is not of type 'string'; present: title, findings;"),
+        ("prose", "$: 'prose' is not of type 'object'"),
+        ([], "$: [] is not of type 'object'"),
+    ],
+)
+def test_what_does_not_fit_is_told_field_by_field(result: Any, says: str) -> None:
+    with pytest.raises(ToolError) as raised:
+        check_result(schema_of(Report), json.dumps(result))
+    assert says in str(raised.value)
+
+
+def test_what_is_told_is_bounded() -> None:
+    schema = schema_of(
+        {"type": "object", "required": [f"r{n}" for n in range(500)], "additionalProperties": {"type": "string"}}
+    )
+    value = {f"p{n}" * 200: ["x" * 10_000] for n in range(300)}
+    with pytest.raises(ToolError) as raised:
+        check_result(schema, json.dumps(value))
+    assert "and 480 more" in str(raised.value)
+    assert len(str(raised.value)) < 12_000
+
+
+@pytest.mark.parametrize("type_", [Report, json.loads(schema_of(Report)), schema_of(Report)])
+async def test_a_result_is_checked_against_a_type_a_schema_or_its_text_and_comes_back_typed(type_: Any) -> None:
+    replies = [
+        reply_calls(("submit_result", {"result": {"title": "x"}})),
+        reply_calls(("submit_result", {"result": REPORT})),
+    ]
+    store = taped_store()
+    async with opened(by_task(root=replies), store=store) as swarm:
+        outcome = await (await swarm.spawn("root go", result_type=type_)).wait()
+    assert (outcome.status, outcome.steps) == ("completed", 2)
+    assert outcome.result == REPORT
+    report = outcome.result_as(Report)
+    assert report == Report("Leaks", [Finding("a.py", 3, dt.date(2026, 1, 2))])
+    assert outcome.result_as(dict) == REPORT
+    with pytest.raises(UsageError, match=r"the result of agent\.1 is no Finding: Object missing required field `path`"):
+        outcome.result_as(Finding)
+    async with opened(by_task(root=replies), store=await store.as_of(len(store.batches))) as swarm:
+        again = await (await swarm.resume(1)).wait()
+        assert again.result_as(Report) == report, "after a restart, where no type was named"
+
+
+async def test_one_that_never_hands_it_in_fails_after_three_tries_and_keeps_its_prose() -> None:
+    prose = "There are three leaks; the worst is in a.py."
+    async with opened(by_task(root=[reply_text(prose)])) as swarm:
+        outcome = await (await swarm.spawn("root go", result_type=Report)).wait()
+    assert (outcome.status, outcome.result, outcome.steps) == ("failed", None, 3)
+    assert outcome.last_text == prose
+    assert outcome.reason == "the same mistake 3 times in a row: no result by submit_result that fits the schema"
+    with pytest.raises(UsageError, match=r"agent\.1 has no result: its turn ended as failed: the same mistake"):
+        outcome.result_as(Report)
+
+
+async def test_wrong_results_of_different_kinds_are_bounded_too() -> None:
+    """Each try is wrong in another way, and that they are wrong is the mistake."""
+
+    def root(c: Any) -> Any:
+        wrong = [{"title": c.steps}, {"findings": c.steps}, "text", [c.steps]][c.steps % 4]
+        return reply_calls(("submit_result", {"result": wrong}), text=f"try {c.steps}")
+
+    async with opened(by_task(root=root)) as swarm:
+        outcome = await (await swarm.spawn("root go", result_type=Report)).wait()
+    assert outcome.status == "failed"
+    assert outcome.steps == 3
+    assert outcome.reason == (
+        "the same mistake 3 times in a row: no result by submit_result that fits the schema: "
+        "the result does not fit its schema: $: 'text' is not of type 'object'; submit it again"
+    )
+    assert outcome.last_text == "try 2"
+
+
+async def test_a_child_is_held_to_the_schema_that_a_model_asked_for_and_its_parent_reads_the_prose() -> None:
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+    told: list[str] = []
+
+    def root(c: Any) -> Any:
+        told.extend(result.content for result in c.results)
+        if c.steps < 2:
+            task = ["good go", "bad go"][c.steps]
+            return reply_calls(("spawn_agent", {"prompt": task, "result_schema": schema, "background": False}))
+        return reply_text("end")
+
+    script = by_task(
+        root=root, good=[reply_calls(("submit_result", {"result": {"n": 3}}))], bad=[reply_text("I could not count.")]
+    )
+    async with opened(script) as swarm:
+        await (await swarm.spawn("root go")).wait()
+    assert told[0] == 'agent.2 completed: {"n": 3}'
+    assert told[1].startswith("agent.3 failed: the same mistake 3 times in a row")
+    assert told[1].endswith("; its last text: I could not count.")
