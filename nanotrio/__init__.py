@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .limits import Limits
-    from .swarm import Agent, AgentView, Approval, Outcome, Swarm, open_swarm, read_session, read_store
+    from .swarm import Agent, AgentView, Approval, MapResult, Outcome, Swarm, open_swarm, read_session, read_store
     from .tools import Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "AgentView",
     "Approval",
     "Limits",
+    "MapResult",
     "Outcome",
     "Swarm",
     "Tool",

@@ -1,21 +1,28 @@
 """The Trio runtime: a swarm, its agents, and what can be seen of them."""
 
 from .agent import Agent
+from .mapping import MapOptions, MapResult, MapResults, MapStatistics
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
 from .reading import read_session, read_store
 from .recovery import load_sessions
 from .runtime import Approval, Approver
 from .swarm import Swarm, SwarmStatistics
+from .template import Template
 
 __all__ = [
     "Agent",
     "AgentView",
     "Approval",
     "Approver",
+    "MapOptions",
+    "MapResult",
+    "MapResults",
+    "MapStatistics",
     "Outcome",
     "Swarm",
     "SwarmStatistics",
+    "Template",
     "load_sessions",
     "open_swarm",
     "read_session",

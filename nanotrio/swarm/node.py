@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import trio
 
@@ -55,6 +55,7 @@ class Node:
         "may_spawn",
         "model",
         "nursery",
+        "on_child_end",
         "parent",
         "parked",
         "processes",
@@ -99,6 +100,8 @@ class Node:
         self.descendants = 0
         """Spawned below it so far; kept for roots alone."""
         self.unfinished_children = 0
+        self.on_child_end: Callable[[Node], None] | None = None
+        """Called, without an await, with each child that is finished or interrupted."""
         self.is_counted = False
         self.is_queued = False
         self.is_told = False

@@ -278,6 +278,8 @@ class Runtime:
                     waiter.notify(node)
             return
         parent.unfinished_children -= 1
+        if parent.on_child_end is not None:
+            parent.on_child_end(node)
         if parent.parked is not None:
             self.wake(parent)
         elif not parent.has_task and not parent.sealed:  # the child ended before a task of its parent was needed
