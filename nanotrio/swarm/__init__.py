@@ -1,7 +1,8 @@
 """The Trio runtime: a swarm, its agents, and what can be seen of them."""
 
 from .agent import Agent
-from .mapping import MapOptions, MapResult, MapResults, MapStatistics
+from .map_values import MapOptions, MapResult, MapStatistics
+from .mapping import MapResults
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
 from .reading import read_session, read_store

@@ -25,7 +25,6 @@ states above.
 
 from __future__ import annotations
 
-import uuid
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -35,94 +34,26 @@ import msgspec
 import trio
 
 from ..errors import BudgetError, ClosedError, LimitError, UsageError
-from ..limits import nano_usd, usd
+from ..limits import usd
 from ..messages import Usage
 from ..records import OutcomeStatus, Profile
 from .agent import Agent
 from .map_job import Earlier, Found, begin_job, digest_of, find_job, item_name, look_up
 from .map_source import NO_MORE, NOTHING_YET, Source
+from .map_values import MapOptions, MapResult, MapStatistics, Plan, plan_of, without
 from .node import Node
 from .outcome import Outcome, outcome_of
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
-from .template import Template, values_of
 
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-__all__ = ["MapOptions", "MapResult", "MapResults", "MapStatistics", "open_map"]
+__all__ = ["MapResults", "open_map"]
 
 _SLICE = 256
 """Agents that are started, or looked up, at once."""
-_MIN_LOOK_AHEAD = 1_000
 _TRIED_AGAIN = ("failed", "deadline_exceeded")
-
-
-class MapOptions(SpawnOptions, total=False):
-    """Keyword arguments of ``swarm.map``: those of ``spawn``, which go to each item's agent, and the job's own.
-
-    ``budget_usd`` caps the job as a whole, ``name`` names its root, and ``uuid`` is not taken: ``job`` is.
-    """
-
-    job: str
-    """The job's id. On a store that has a job of this id it goes on: finished items' results come from the store,
-    without a model call, unfinished ones are resumed, and the rest is started. Without it each map is a new job."""
-    item_budget_usd: float
-    """Caps each agent."""
-    retries: int
-    """How often a failed item is given to a fresh agent; 0 by default. What a budget stopped is not."""
-    retry_failed: bool
-    """Give fresh agents also to items that a former run of the job left as failed."""
-    max_active: int
-    """Items at work at once; by default as many as the swarm has slots."""
-    look_ahead: int
-    """Items of the window; by default 1,000, or twice ``max_active`` where that is more."""
-    key: Callable[[Any], str]
-    """What of an item makes it the same item as in a former run; by default all of it, as JSON, and its prompt."""
-
-
-class MapResult(msgspec.Struct, frozen=True):
-    """What became of one item."""
-
-    index: int
-    """Its place among the items, from 0."""
-    item: Any
-    status: OutcomeStatus
-    result: Any
-    """As in ``Outcome``; of the ``result_type`` where that is a type. None where it did not complete."""
-    text: str
-    """The last text the model wrote."""
-    reason: str
-    """Empty when completed; else a sentence."""
-    cost_nano: int
-    """Of all its agents and their descendants, like the counts below."""
-    uncertain_nano: int
-    unpriced: int
-    usage: Usage
-    attempts: int
-    """Agents it was given to; 0 where none could be started."""
-    agent: int
-    """Id of the last of them, 0 where there is none."""
-    name: str
-
-    @property
-    def cost_usd(self) -> float:
-        """The cost in dollars."""
-        return usd(self.cost_nano)
-
-
-class MapStatistics(msgspec.Struct, frozen=True):
-    """How far a map is; results that wait for their turn count as done."""
-
-    items: int
-    """Read so far."""
-    completed: int
-    failed: int
-    """Ended in any other way."""
-    restored: int
-    """Of these two, those whose results came from the store."""
-    active: int
-    """At work."""
 
 
 class _Entry:
@@ -158,22 +89,6 @@ class _Entry:
         self.prompt = ""
 
 
-class _Plan(msgspec.Struct, frozen=True):
-    """What was asked for, checked."""
-
-    render: Callable[[Any], str]
-    key: Callable[[Any], str] | None
-    job: str
-    goes_on: bool
-    root: SpawnOptions
-    child: SpawnOptions
-    budget_nano: int | None
-    retries: int
-    retry_failed: bool
-    max_active: int
-    look_ahead: int
-
-
 class MapResults:
     """The results of a map, in the order of its items; made by ``swarm.map``. One task at a time may take them.
 
@@ -182,7 +97,7 @@ class MapResults:
         job: the job's id.
     """
 
-    def __init__(self, swarm: Swarm, root: Node, plan: _Plan, earlier: Earlier, items: Any) -> None:
+    def __init__(self, swarm: Swarm, root: Node, plan: Plan, earlier: Earlier, items: Any) -> None:
         runtime = swarm._runtime  # noqa: SLF001 - a map is part of its swarm
         assert runtime.roots is not None
         self.agent = Agent(swarm, root)
@@ -195,7 +110,7 @@ class MapResults:
         self._kind = _kind_digest(runtime, profile_of(runtime, root, plan.child))
         runtime.append()
         self._news = trio.Event()
-        self._source = Source(items, runtime.roots, lambda: self._news.set())
+        self._source = Source(items, runtime.roots, self._tell)
         self._window: deque[_Entry] = deque()
         self._to_restore: list[_Entry] = []
         self._to_start: deque[_Entry] = deque()
@@ -203,7 +118,8 @@ class MapResults:
         """Unfinished agents of items that have changed, to be cancelled."""
         self._at_work: dict[int, _Entry] = {}
         self._ended: deque[tuple[int, Outcome, int]] = deque()
-        self._interrupted = ""
+        self._is_rest_known = False
+        self._closed = ""
         self._items = self._completed = self._failed = self._restored = 0
         root.on_child_end = self._on_child_end
 
@@ -214,8 +130,8 @@ class MapResults:
     async def __anext__(self) -> MapResult:
         """Return the next item's result, which is durable. Cancelling it loses nothing. Checkpoints."""
         while True:
-            if self._interrupted:
-                raise ClosedError(f"{self._interrupted} was interrupted; the same map with its job goes on from there")
+            if self._closed:
+                raise ClosedError(f"{self._closed}; the same map with its job goes on from there")
             self._take_ended()
             has_moved = await self._fill()
             self._take_ended()
@@ -227,7 +143,6 @@ class MapResults:
                 self._window.popleft()
                 return first.final
             if first is None and self._source.is_over:
-                await self._cancel_rest()
                 if self._source.error is not None:
                     raise self._source.error
                 raise StopAsyncIteration
@@ -243,6 +158,8 @@ class MapResults:
     async def aclose(self) -> None:
         """Start no more; what is at work goes on. Checkpoints."""
         self._root.on_child_end = None
+        self._closed = self._closed or "the map's block was left"
+        self._news.set()
         await self._source.aclose()
 
     def _on_child_end(self, node: Node) -> None:
@@ -250,9 +167,12 @@ class MapResults:
             return
         session = node.session
         if node.sealed == "interrupted" or session.ended is None:
-            self._interrupted = node.name
+            self._closed = f"{node.name} was interrupted"
         else:
             self._ended.append((node.id, outcome_of(session), session.last_seq))
+        self._tell()
+
+    def _tell(self) -> None:
         self._news.set()
 
     def _take_ended(self) -> None:
@@ -287,6 +207,8 @@ class MapResults:
         """Read items and start agents as far as there is room; return whether anything was done."""
         room = min(self._plan.max_active - len(self._at_work), _SLICE)
         has_moved = self._read(room)
+        if self._source.is_over and not self._is_rest_known:
+            await self._look_at_rest()
         while self._stale:
             await (await self._swarm.resume(self._stale[-1])).cancel()
             self._stale.pop()
@@ -394,10 +316,11 @@ class MapResults:
 
     def _start(self, entries: list[_Entry], options: SpawnOptions | None = None) -> None:
         """Start an agent for each of ``entries``. Where they cannot be had all at once, those that can be are."""
+        wanted = self._plan.child if options is None else options
         names = [item_name(entry.index, entry.digest) for entry in entries]
         prompts = [entry.prompt for entry in entries]
         try:
-            agents = self._swarm.spawn_below_nowait(self._root, prompts, options or self._plan.child, names)
+            agents = self._swarm.spawn_below_nowait(self._root, prompts, wanted, names)
         except ClosedError as error:
             if self._root.sealed != "cancelled" and self._root.session.status != "closed":
                 self._to_start.extendleft(reversed(entries))
@@ -423,19 +346,19 @@ class MapResults:
         if not isinstance(error, BudgetError):
             self._end(entry, "failed", str(error))
         elif is_capped and "budget_usd" in self._plan.child:  # the job has less left than that, and so caps it tighter
-            self._start([entry], cast("SpawnOptions", _without(self._plan.child, "budget_usd")))
+            self._start([entry], cast("SpawnOptions", without(self._plan.child, "budget_usd")))
         else:
             self._end(entry, "budget_exceeded", str(error))
 
-    async def _cancel_rest(self) -> None:
-        """Cancel what former runs left unfinished of items that are no more."""
+    async def _look_at_rest(self) -> None:
+        """Find what former runs left unfinished of items that are no more; it is cancelled."""
+        stale: list[int] = []
         for start in range(self._items, len(self._earlier), _SLICE):
             indices = range(start, min(start + _SLICE, len(self._earlier)))
             ids = [agent for index in indices for agent in self._earlier.agents(index)]
-            self._stale += [each.agent for each in await look_up(self._runtime, ids) if each.outcome is None]
-        while self._stale:
-            await (await self._swarm.resume(self._stale[-1])).cancel()
-            self._stale.pop()
+            stale += [each.agent for each in await look_up(self._runtime, ids) if each.outcome is None]
+        self._stale += stale
+        self._is_rest_known = True
 
 
 @asynccontextmanager
@@ -447,7 +370,9 @@ async def open_map(
 ) -> AsyncIterator[MapResults]:
     """Begin a job, or go on with one, and stop starting agents when the block is left; see ``Swarm.map``."""
     runtime = swarm._runtime  # noqa: SLF001 - a map is part of its swarm
-    plan = _plan(prompt, options, runtime.slots.max_active)
+    if not isinstance(items, Iterable | AsyncIterable):
+        raise UsageError(f"the items are a {type(items).__name__}, which cannot be gone through")
+    plan = plan_of(prompt, options, runtime.slots.max_active)
     root, earlier = await _root(swarm, plan)
     if root.on_child_end is not None:
         raise UsageError(f"the job {plan.job} is being mapped already; leave that block first")
@@ -458,12 +383,13 @@ async def open_map(
         await results.aclose()
 
 
-async def _root(swarm: Swarm, plan: _Plan) -> tuple[Node, Earlier]:
+async def _root(swarm: Swarm, plan: Plan) -> tuple[Node, Earlier]:
     """Return the job's root, resumed or new, and the agents it has; what is checked here fails before it is made."""
     runtime = swarm._runtime  # noqa: SLF001
     found, earlier = await find_job(runtime, plan.job) if plan.goes_on else (0, Earlier())
     if not found:
         await runtime.journal.room()
+        profile_of(runtime, None, plan.child)
         node = begin_job(runtime, plan.root)
         await runtime.journal.durable(runtime.append())
         return node, earlier
@@ -472,55 +398,6 @@ async def _root(swarm: Swarm, plan: _Plan) -> tuple[Node, Earlier]:
     if node.limits.budget_nano != plan.budget_nano:
         await agent.set_budget(None if plan.budget_nano is None else usd(plan.budget_nano))
     return node, earlier
-
-
-def _plan(prompt: str | Callable[[Any], str], options: MapOptions, slots: int) -> _Plan:
-    """Check what was asked for.
-
-    Raises:
-        UsageError: a value that cannot be used.
-    """
-    if "uuid" in options:
-        raise UsageError("map takes no uuid; give job, which names its root")
-    spawn = cast("SpawnOptions", _without(options, *_OWN))
-    retries = options.get("retries", 0)
-    max_active = options.get("max_active") or slots
-    look_ahead = options.get("look_ahead") or max(_MIN_LOOK_AHEAD, 2 * max_active)
-    if retries < 0 or max_active < 1 or look_ahead < 1:
-        raise UsageError("retries must be 0 or more, max_active and look_ahead 1 or more")
-    job = options.get("job") or str(uuid.uuid4())
-    child = cast("SpawnOptions", _without(spawn, "name", "budget_usd"))
-    if (item_budget := options.get("item_budget_usd")) is not None:
-        child["budget_usd"] = item_budget
-    root = cast("SpawnOptions", {"name": "map", **_without(spawn, "result_type", "timeout_seconds"), "uuid": job})
-    budget = spawn.get("budget_usd")
-    return _Plan(
-        render=_renderer(prompt),
-        key=options.get("key"),
-        job=job,
-        goes_on="job" in options,
-        root=root,
-        child=child,
-        budget_nano=None if budget is None else nano_usd(budget),
-        retries=retries,
-        retry_failed=options.get("retry_failed", False),
-        max_active=max_active,
-        look_ahead=look_ahead,
-    )
-
-
-_OWN = ("job", "item_budget_usd", "retries", "retry_failed", "max_active", "look_ahead", "key")
-
-
-def _without(options: Any, *names: str) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in names}
-
-
-def _renderer(prompt: str | Callable[[Any], str]) -> Callable[[Any], str]:
-    if not isinstance(prompt, str):
-        return prompt
-    template = Template(prompt)
-    return lambda item: template.render(values_of(item))
 
 
 def _content(item: Any) -> bytes:

@@ -17,7 +17,8 @@ from .agent import Agent, view_of
 from .events import Event
 from .forking import fork_live, fork_stored
 from .mailroom import wait_for
-from .mapping import MapOptions, MapResults, open_map
+from .map_values import MapOptions
+from .mapping import MapResults, open_map
 from .node import Node
 from .outcome import AgentView
 from .recovery import read_heads, resume_tree
@@ -88,9 +89,7 @@ class Swarm:
         check_room(runtime, parent, len(prompts))
         cleaned = [check_spawn(runtime, parent, *each, profile) for each in zip(prompts, names, strict=True)]
         uuid = options.get("uuid", "")
-        nodes = [
-            spawn_nowait(runtime, parent, *each, profile, uuid) for each in zip(cleaned, names, strict=True)
-        ]
+        nodes = [spawn_nowait(runtime, parent, *each, profile, uuid) for each in zip(cleaned, names, strict=True)]
         return [Agent(self, node) for node in nodes]
 
     def map(
@@ -106,7 +105,7 @@ class Swarm:
 
         Results come in the order of the items, each once it is durable. A failed item is a value. Items are read as
         results are taken, a window ahead, so any number of them needs the same memory. Leaving the block starts no
-        more; agents at work go on to their ends, below ``results.agent``. See ``swarm/mapping.py``.
+        more; agents at work go on to their ends, below ``results.agent``.
 
         Raises:
             UsageError: on entering: a value that cannot be used; nothing was started.
