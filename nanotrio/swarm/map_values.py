@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, cast
 
 import msgspec
 
 from ..errors import UsageError
-from ..limits import nano_usd, usd
+from ..limits import Limits, nano_usd, usd
 from ..messages import Usage
 from ..records import OutcomeStatus
+from ..tools import Tool
 from .spawning import SpawnOptions
 from .template import Template, values_of
 
@@ -20,12 +22,21 @@ __all__ = ["MapOptions", "MapResult", "MapStatistics", "Plan", "plan_of", "witho
 _MIN_LOOK_AHEAD = 1_000
 
 
-class MapOptions(SpawnOptions, total=False):
-    """Keyword arguments of ``swarm.map``: those of ``spawn``, which go to each item's agent, and the job's own.
+class MapOptions(TypedDict, total=False):
+    """Keyword arguments of ``swarm.map``. Up to ``result_type`` they are those of ``spawn``, for each item's agent."""
 
-    ``budget_usd`` caps the job as a whole, ``name`` names its root, and ``uuid`` is not taken: ``job`` is.
-    """
-
+    model: str
+    system: str
+    tools: Sequence[Tool | Callable[..., Any] | str]
+    timeout_seconds: float
+    limits: Limits
+    directory: Path | str
+    permission_mode: str
+    result_type: Any
+    name: str
+    """Of the job's root; ``map`` by default."""
+    budget_usd: float
+    """Caps the job as a whole."""
     job: str
     """The job's id. On a store that has a job of this id it goes on: finished items' results come from the store,
     without a model call, unfinished ones are resumed, and the rest is started. Without it each map is a new job."""
