@@ -18,6 +18,7 @@ from .arguments import RunOptions
 from .data_folder import DataFolder
 from .exits import CommandError, CommandLineError
 from .instructions import system_prompt
+from .map_arguments import MapRunOptions
 from .model_choice import chosen_model
 from .printable import one_line
 from .sessions import Found, check_url, find, newest
@@ -130,7 +131,7 @@ def open_place(
     )
 
 
-def result_schema(options: RunOptions) -> dict[str, Any] | None:
+def result_schema(options: RunOptions | MapRunOptions) -> dict[str, Any] | None:
     """Return the schema of ``--json-schema``, read from its text or its file.
 
     Raises:

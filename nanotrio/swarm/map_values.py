@@ -50,7 +50,7 @@ class MapOptions(TypedDict, total=False):
     """Items at work at once; by default as many as the swarm has slots."""
     look_ahead: int
     """Items of the window; by default 1,000, or twice ``max_active`` where that is more."""
-    key: Callable[[Any], str]
+    key: Callable[[Any], bytes]
     """What of an item makes it the same item as in a former run; by default all of it, as JSON, and its prompt."""
 
 
@@ -102,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What was asked for, checked."""
 
     render: Callable[[Any], str]
-    key: Callable[[Any], str] | None
+    key: Callable[[Any], bytes] | None
     job: str
     goes_on: bool
     root: SpawnOptions

@@ -251,7 +251,7 @@ class MapResults:
         plan = self._plan
         try:
             entry.prompt = plan.render(item)
-            key = plan.key(item).encode() if plan.key is not None else _content(item)
+            key = plan.key(item) if plan.key is not None else _content(item)
             entry.digest = digest_of(self._kind, key, entry.prompt.encode(errors="surrogatepass"))
         except Exception as error:  # noqa: BLE001 - a failed item is a value
             reason = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"

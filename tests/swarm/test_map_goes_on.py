@@ -150,7 +150,7 @@ async def test_a_key_says_what_of_an_item_counts(autojump_clock: trio.testing.Mo
 
     async with opened(answer, store=store) as swarm:
         for items in (one, two):
-            async with swarm.map("look at {id}", items, job="j", key=lambda item: item["id"]) as results:
+            async with swarm.map("look at {id}", items, job="j", key=lambda item: item["id"].encode()) as results:
                 (found,) = [result async for result in results]
             assert found.item == items[0]
         assert len(calls) == 1
