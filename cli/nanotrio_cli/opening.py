@@ -72,8 +72,10 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
         found = await find(urls, options.resume, one_of_many=many)
         if found.view.parent and not options.fork_session:
             raise CommandError(f"{found.view.name} is not a root; go on with its session: -r {found.root.uuid}")
+        if not found.view.task:
+            raise CommandError(f"{found.root.uuid} is the job of a map; it goes on by the command that began it")
     else:
-        found = await newest(urls, str(directory), one_of_many=many)
+        found = await newest(urls, str(directory), one_of_many=many, jobs=False)
     _refuse_changes(options, found)
     if not options.fork_session:
         return Place(found.url, found.view.uuid, found)

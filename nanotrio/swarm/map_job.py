@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -112,8 +112,7 @@ async def find_job(runtime: Runtime, job: str) -> tuple[int, Earlier]:
         UsageError: a session of that id is no job.
     """
     earlier = Earlier()
-    known = _known(runtime)
-    root = next((head for head in known if head.uuid == job), None)
+    root = next((each for each in _known(runtime) if each.uuid == job), None)
     after = 0
     while page := await runtime.store.heads(after=after):
         after = page[-1].agent
@@ -124,23 +123,19 @@ async def find_job(runtime: Runtime, job: str) -> tuple[int, Earlier]:
                 earlier.add(head.name, head.agent)
     if root is None:
         return 0, earlier
-    for head in known:
-        if head.parent == root.agent:
-            earlier.add(head.name, head.agent)
-    for node in list(runtime.nodes.values()):  # those that were made while the store was read
-        if node.session.parent == root.agent:
-            earlier.add(node.name, node.id)
+    for each in _known(runtime):
+        if each.parent == root.agent:
+            earlier.add(each.name, each.agent)
     if root.task:
         raise UsageError(f"{job!r} is the session of {root.name}, which is no map; give the job another id")
     return root.agent, earlier
 
 
-def _known(runtime: Runtime) -> list[Head]:
-    """Return the heads that may be newer here than in the store."""
-    return [
-        *runtime.cold.values(),
-        *[node.session.head() for node in runtime.nodes.values() if node.session.depth <= 1],
-    ]
+def _known(runtime: Runtime) -> Iterator[Head | Session]:
+    """Yield what may be newer here than in the store."""
+    yield from runtime.cold.values()
+    for node in runtime.nodes.values():
+        yield node.session
 
 
 class Found(msgspec.Struct, frozen=True):

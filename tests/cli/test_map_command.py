@@ -340,6 +340,17 @@ def test_a_signal_interrupts_and_the_same_command_goes_on(mapped: Command, numbe
     assert done.stdout.startswith(b"".join(head) + rest)
 
 
+def test_a_signal_ends_it_while_standard_input_says_nothing(mapped: Command) -> None:
+    with mapped.start("map", "-", "--prompt", "say {item}", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["item"] == "one"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(mapped: Command) -> None:
     items = put(mapped, "items.txt", "one\n" + "for ever\n" * 3)
     with mapped.start("map", items, "--prompt", "{item}", "--duplicates", "keep", "--no-progress") as process:
@@ -363,3 +374,18 @@ def test_a_bar_moves_on_a_terminal_and_one_line_stays(mapped: Command) -> None:
         terminal.wait_for("nanotrio: 12 items: 12 completed, 0 failed; $")
         assert terminal.wait_ended() == 0
         assert "done · " not in terminal.text()
+
+
+def test_a_job_is_no_session_to_talk_to(mapped: Command) -> None:
+    assert mapped.ask("hello")["result"] == "you said: hello"
+    items = put(mapped, "items.txt", "a\n")
+    mapped.run("map", items, "--prompt", "say {item}")
+    job = mapped.listed()[0]["session_id"]
+
+    assert mapped.ask("-c", "more")["result"] == "you said: more"
+    refused = mapped.run("-p", "more", "-r", job)
+    assert (refused.returncode, told(refused)) == (
+        1,
+        [f"{job} is the job of a map; it goes on by the command that began it"],
+    )
+    assert mapped.run("map", items, "--prompt", "say {item}").returncode == 0
