@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .limits import Limits
-    from .swarm import Agent, AgentView, Approval, BudgetView, Outcome, Swarm, open_swarm, read_session, read_store
+    from .swarm import (
+        Agent,
+        AgentView,
+        Approval,
+        BudgetView,
+        MapResult,
+        Outcome,
+        Swarm,
+        open_swarm,
+        read_session,
+        read_store,
+    )
     from .tools import Tool, ToolContext, ToolOutput, tool
 
 __all__ = [
@@ -26,6 +37,7 @@ __all__ = [
     "Approval",
     "BudgetView",
     "Limits",
+    "MapResult",
     "Outcome",
     "Swarm",
     "Tool",

@@ -216,7 +216,7 @@ class ChildEnded(msgspec.Struct, frozen=True, gc=False, tag="child", array_like=
     unpriced: int = 0
     """Model calls whose price is unknown."""
     is_told: bool = False
-    """The parent ended it itself, so this is no mail."""
+    """The parent ended it itself, or has no task of its own, so this is no mail."""
 
 
 class LimitsSet(msgspec.Struct, frozen=True, gc=False, tag="limits", array_like=True):

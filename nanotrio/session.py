@@ -165,6 +165,7 @@ class Session(msgspec.Struct, omit_defaults=True):
     reported: tuple[Usage, int, int, int] = (Usage(), 0, 0, 0)
     """What the parent was told of so far: usage, spent, uncertain, unpriced."""
     task: str = ""
+    """The beginning of the first prompt; empty only where none came, and then the agent takes no turn of its own."""
     created_us: int = 0
     updated_us: int = 0
     former_us: int = 0
@@ -342,7 +343,7 @@ def _begin_fork(session: Session) -> None:
 
 def _mail_arrived(session: Session, fact: MailArrived) -> None:
     if not session.task and fact.kind == "prompt":
-        session.task = " ".join(fact.text[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
+        session.task = " ".join(fact.text.lstrip()[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
     _put(session, Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
 
 

@@ -17,6 +17,8 @@ like any other, and goes on with whatever is due::
                --a result was submitted, the model stopped, a bound held-> EndTurn
                --else: read the news, ---------------------------------> AskModel
 
+An agent that was never given a task begins no turn: it only holds its children.
+
 A turn ends by ``absorb(Stop(...))`` alone, whether it completed or was stopped from outside: every call that is still
 open gets its one result there, so the history a provider sees is valid after any end.
 """
@@ -191,7 +193,7 @@ def advance(session: Session, limits: Limits) -> Decision:
     """Return what the state asks for next. Pure; the session is not changed."""
     turn = session.turn
     if turn is None:
-        if not session.has_news or session.status == "closed":
+        if not session.has_news or session.status == "closed" or not session.task:
             return _IDLE
         begin = TurnStarted(session.turns + 1, session.last_seq)
         return Decision((begin,), _spent(session, limits, begin.turn) or _ASK)

@@ -41,5 +41,11 @@ SIBLINGS = _count("SIBLINGS", 2_000, 100_000)
 MAILS = _count("MAILS", 100, 1_000)
 """Mails sent to a child in each of its states."""
 
+MAP_ITEMS = _count("MAP_ITEMS", 1_000, 100_000)
+"""Items that the command maps in one run."""
+
+MAP_KILLS = _count("MAP_KILLS", 4, 200)
+"""SIGKILLs of a map of 300 items that the same command then goes on with."""
+
 STALL_RECORDS = _count("STALL_RECORDS", 40_000, 400_000)
 """Records that a journal writes at full rate while the loop's stalls are looked at."""

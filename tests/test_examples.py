@@ -42,6 +42,8 @@ OUTPUTS = {
     r"I have read what they found\.\n",
     "budget": r"rich.1 completed 0.00..\n  Grey, and older than it looks.\npoor.2 budget_exceeded 0.0000\n"
     r"  the budget of poor.2 \(0.01 USD\) has 0.01 USD left, and the next call of poor.2 may cost 0.02\d+ USD\n",
+    "map": r"lamp completed Rating\(stars=5, why='bright'\)\nkettle completed Rating\(stars=1, why='wet'\)\n"
+    r"rug failed the model refuses this text\n2 completed, 1 failed, 0 from the store\n",
 }
 """What each program prints, as a regular expression."""
 
@@ -73,6 +75,13 @@ def test_a_program_prints_what_the_page_says(tmp_path: Path, name: str) -> None:
     printed, errors = start(tmp_path, name).communicate(timeout=30)
     assert errors == ""
     assert re.fullmatch(OUTPUTS[name], printed), printed
+
+
+def test_a_map_that_is_run_again_asks_nothing(tmp_path: Path) -> None:
+    first, again = (start(tmp_path, "map").communicate(timeout=30)[0] for _ in range(2))
+    assert again == first.replace("0 from the store", "3 from the store")
+    page = (ROOT / "docs" / "guides" / "map.md").read_text()
+    assert all(f"\n    {line}\n" in page for line in first.splitlines()), "the page shows what the program prints"
 
 
 def test_a_killed_program_goes_on_and_the_model_is_told(tmp_path: Path) -> None:

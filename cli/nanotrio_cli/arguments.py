@@ -25,6 +25,7 @@ from .care_arguments import (
     made_options,
 )
 from .exits import CommandLineError
+from .map_arguments import MapRunOptions, add_map
 
 __all__ = ["AskedForHelp", "AskedForVersion", "DemoOptions", "InspectOptions", "Options", "RunOptions", "parse"]
 
@@ -35,8 +36,8 @@ _LATER_FLAGS = {"--mcp-config": 1, "--add-dir": 1, "--fallback-model": 1, "--tru
 
 _INSPECT = ("ls", "show", "tree")
 _CARE = ("store", "export", "sql")
-_LATER_COMMANDS = ("map", "attach", "cancel", "host", "doctor")
-_COMMANDS = (*_INSPECT, "demo", *_CARE, *_LATER_COMMANDS)
+_LATER_COMMANDS = ("attach", "cancel", "host", "doctor")
+_COMMANDS = (*_INSPECT, "map", "demo", *_CARE, *_LATER_COMMANDS)
 
 _MODES = {
     "manual": "manual",
@@ -108,6 +109,7 @@ Options: TypeAlias = (
     RunOptions
     | InspectOptions
     | DemoOptions
+    | MapRunOptions
     | StoreOptions
     | ExportOptions
     | SqlOptions
@@ -175,6 +177,7 @@ def _run_parser() -> _Parser:
         description="An agent harness for swarms. Without -p it opens a prompt on the terminal.",
         epilog="commands:\n  nanotrio ls             list sessions\n  nanotrio show [ID]      print a conversation\n"
         "  nanotrio tree [ID]      print a tree of agents\n"
+        "  nanotrio map ITEMS      put a prompt to an agent for each line, row or file\n"
         "  nanotrio export [ID]    print a session as JSON lines or Markdown\n"
         "  nanotrio sql QUERY      ask a row store\n"
         "  nanotrio store ACTION   check, repair, prune, copy or count a store\n"
@@ -260,6 +263,8 @@ def parse(argv: Sequence[str]) -> Options:
             raise CommandLineError(f"nanotrio {name} is not in this version")
         if name in _CARE:
             return _care_options(name, rest)
+        if name == "map":
+            return _map_options(rest)
         return _demo_options(rest) if name == "demo" else _inspect_options(name, rest)
     except _HelpError as met:
         return AskedForHelp(str(met))
@@ -302,6 +307,22 @@ def _demo_options(argv: Sequence[str]) -> DemoOptions:
     parser.add_argument("--store", type=_filled, metavar="URL", help="where to keep it")
     found, rest = parser.parse_known_args(argv)
     return DemoOptions(agents=found.agents, store=found.store, rest=tuple(rest))
+
+
+def _map_options(argv: Sequence[str]) -> MapRunOptions:
+    parser = _Parser(prog="nanotrio map", allow_abbrev=False)
+    add_map(parser, _filled, _positive_int, _positive_number, _mode)
+    found = parser.parse_args(argv)
+    _refuse_two_modes(found)
+    given = {name: value for name, value in vars(found).items() if name in MapRunOptions.__struct_fields__}
+    for name in ("prompt", "system_prompt", "append_system_prompt"):
+        given[name] = given[name] and argument_text(given[name])
+    given["permission_mode"] = "bypassPermissions" if found.dangerously_skip_permissions else found.permission_mode
+    return MapRunOptions(
+        **given,
+        allowed_tools=_names(found.allowedTools, "--allowedTools"),
+        denied_tools=_names(found.disallowedTools, "--disallowedTools"),
+    )
 
 
 def _names(values: Sequence[str], flag: str) -> tuple[str, ...]:
@@ -396,5 +417,9 @@ def _refuse_contradictions(found: argparse.Namespace) -> None:
                 raise CommandLineError(f"{flag} goes with -p")
     if found.include_partial_messages and found.output_format != "stream-json":
         raise CommandLineError("--include-partial-messages goes with --output-format stream-json")
+    _refuse_two_modes(found)
+
+
+def _refuse_two_modes(found: argparse.Namespace) -> None:
     if found.dangerously_skip_permissions and found.permission_mode not in (None, "bypassPermissions"):
         raise CommandLineError("--dangerously-skip-permissions and --permission-mode contradict each other")

@@ -36,6 +36,14 @@ class DataFolder:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         return self._made(self.runs) / f"{stamp}-{session}.db"
 
+    def job_store(self, job: str) -> Path:
+        """Return the path of a job's store, the same each time; its folder exists afterwards.
+
+        Raises:
+            CommandError: the folder cannot be made.
+        """
+        return self._made(self.runs) / f"map-{job}.db"
+
     def history(self) -> Path:
         """Return the file of typed prompts, readable for its owner alone; it exists afterwards."""
         path = self._made(self.path) / "history"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .arguments import RunOptions
+from .map_arguments import MapRunOptions
 
 __all__ = ["system_prompt"]
 
@@ -21,7 +22,7 @@ End with a short answer that says what you found or did. A person reads it on a 
 """
 
 
-def system_prompt(options: RunOptions, directory: Path) -> str:
+def system_prompt(options: RunOptions | MapRunOptions, directory: Path) -> str:
     """Return the prompt that the flags ask for."""
     text = options.system_prompt if options.system_prompt is not None else _BUILT_IN.format(directory=directory)
     if options.append_system_prompt:

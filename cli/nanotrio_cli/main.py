@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 from .arguments import AskedForHelp, AskedForVersion, DemoOptions, InspectOptions, Options, RunOptions, parse
 from .care_arguments import ExportOptions, SqlOptions, StoreOptions
 from .exits import FAILED, OK, USAGE, CommandError, CommandLineError, OutputClosedError, signal_code
+from .map_arguments import MapRunOptions
 from .output import write_error, write_now
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def _do(options: Options, environment: Mapping[str, str]) -> int:
             return OK
         case DemoOptions():
             return _demo(options)
+        case MapRunOptions():
+            directory = _directory()
+            from .map_command import run_map
+
+            return run_map(options, environment, directory)
         case InspectOptions():
             from .inspection import inspect
 

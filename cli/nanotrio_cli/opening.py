@@ -18,6 +18,7 @@ from .arguments import RunOptions
 from .data_folder import DataFolder
 from .exits import CommandError, CommandLineError
 from .instructions import system_prompt
+from .map_arguments import MapRunOptions
 from .model_choice import chosen_model
 from .printable import one_line
 from .sessions import Found, check_url, find, newest
@@ -71,8 +72,10 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
         found = await find(urls, options.resume, one_of_many=many)
         if found.view.parent and not options.fork_session:
             raise CommandError(f"{found.view.name} is not a root; go on with its session: -r {found.root.uuid}")
+        if not found.view.task:
+            raise CommandError(f"{found.root.uuid} is the job of a map; it goes on by the command that began it")
     else:
-        found = await newest(urls, str(directory), one_of_many=many)
+        found = await newest(urls, str(directory), one_of_many=many, jobs=False)
     _refuse_changes(options, found)
     if not options.fork_session:
         return Place(found.url, found.view.uuid, found)
@@ -130,7 +133,7 @@ def open_place(
     )
 
 
-def result_schema(options: RunOptions) -> dict[str, Any] | None:
+def result_schema(options: RunOptions | MapRunOptions) -> dict[str, Any] | None:
     """Return the schema of ``--json-schema``, read from its text or its file.
 
     Raises:

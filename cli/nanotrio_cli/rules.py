@@ -13,6 +13,7 @@ from nanotrio.tools import TREE_TOOLS, Allow, judge, permission_mode, rule_names
 
 from .arguments import RunOptions
 from .exits import CommandError, CommandLineError
+from .map_arguments import MapRunOptions
 from .opening import Place
 
 __all__ = ["Rules", "rules_of"]
@@ -33,7 +34,7 @@ class Rules(msgspec.Struct, frozen=True):
         return isinstance(verdict, Allow)
 
 
-def rules_of(options: RunOptions, place: Place) -> Rules:
+def rules_of(options: RunOptions | MapRunOptions, place: Place) -> Rules:
     """Return the run's rules.
 
     Raises:

@@ -68,8 +68,10 @@ async def read_views(url: str, *, one_of_many: bool) -> list[AgentView]:
         return []
 
 
-async def newest(urls: Sequence[str], directory: str, *, one_of_many: bool) -> Found:
+async def newest(urls: Sequence[str], directory: str, *, one_of_many: bool, jobs: bool = True) -> Found:
     """Return the newest session that worked in ``directory``; ``urls`` begin with the store last written.
+
+    Without ``jobs`` those of maps are passed over: nobody talks to them.
 
     Raises:
         CommandError: there is none.
@@ -77,7 +79,7 @@ async def newest(urls: Sequence[str], directory: str, *, one_of_many: bool) -> F
     for url in urls:
         views = await read_views(url, one_of_many=one_of_many)
         for view in roots(views):
-            if view.directory == directory:
+            if view.directory == directory and (jobs or view.task):
                 return Found(url, view, views)
     raise CommandError(f"there is no session of {directory} to go on with; nanotrio ls lists those of other folders")
 

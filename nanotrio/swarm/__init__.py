@@ -2,12 +2,15 @@
 
 from .agent import Agent
 from .caps import BudgetView
+from .map_values import MapOptions, MapResult, MapStatistics
+from .mapping import MapResults
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
 from .reading import read_session, read_store
 from .recovery import load_sessions
 from .runtime import Approval, Approver
 from .swarm import Swarm, SwarmStatistics
+from .template import Template
 
 __all__ = [
     "Agent",
@@ -15,9 +18,14 @@ __all__ = [
     "Approval",
     "Approver",
     "BudgetView",
+    "MapOptions",
+    "MapResult",
+    "MapResults",
+    "MapStatistics",
     "Outcome",
     "Swarm",
     "SwarmStatistics",
+    "Template",
     "load_sessions",
     "open_swarm",
     "read_session",

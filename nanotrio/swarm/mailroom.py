@@ -84,6 +84,8 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
     session = to.session
     if session.status == "closed" or to.sealed:
         raise ClosedError(f"{to.name} is closed and takes no mail; resume it first, or write to another")
+    if not session.task and kind != "prompt":
+        raise ClosedError(f"{to.name} only holds its children and reads no mail; write to another")
     limits = to.limits
     if len(session.unread) >= limits.max_mailbox and _letters(session.unread) >= limits.max_mailbox:
         raise LimitError(

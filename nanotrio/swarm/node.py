@@ -60,6 +60,7 @@ class Node:
         "may_spawn",
         "model",
         "nursery",
+        "on_child_end",
         "parent",
         "processes",
         "profile",
@@ -105,6 +106,8 @@ class Node:
         self.descendants = 0
         """Spawned below it so far; kept for roots alone."""
         self.unfinished_children = 0
+        self.on_child_end: Callable[[Node], None] | None = None
+        """Called, without an await, with each child that is finished or interrupted."""
         self.is_counted = False
         self.is_queued = False
         self.is_gathering = False

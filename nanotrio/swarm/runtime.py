@@ -333,6 +333,8 @@ class Runtime:
         parent = node.parent
         if parent is not None:
             parent.unfinished_children -= 1
+            if parent.on_child_end is not None:
+                parent.on_child_end(node)
             return
         self.unfinished_roots -= 1
         if not self.unfinished_roots:

@@ -40,6 +40,9 @@ def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
         fact = ended.fact
         result = fact.result or (fact.last_text if fact.status == "completed" else "")
         last_text = "" if result == fact.last_text else fact.last_text
+        is_told = node.is_told or ended.turn == node.told_turn  # then only what was spent below it since is news
+        if not node.parent.session.task:  # it has no task of its own that the news could be for
+            is_told, result, last_text = True, "", ""
         told = ChildEnded(
             node.id,
             node.name,
@@ -52,7 +55,7 @@ def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
             spent,
             uncertain,
             unpriced,
-            node.is_told or ended.turn == node.told_turn,  # then only what was spent below it since is news
+            is_told,
         )
         node.told_turn = ended.turn
         runtime.record(node.parent, (told,))

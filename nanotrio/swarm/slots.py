@@ -39,6 +39,11 @@ class Slots:
         self.active = 0
 
     @property
+    def max_active(self) -> int:
+        """How many agents may be active at once."""
+        return self._max_active
+
+    @property
     def pending(self) -> int:
         """Agents that wait to be started."""
         return len(self._pending)

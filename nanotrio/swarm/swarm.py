@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Unpack
+from typing import Any, Unpack
 
 import msgspec
 import trio
@@ -17,6 +17,8 @@ from .agent import Agent, view_of
 from .events import Event
 from .forking import fork_live, fork_stored
 from .mailroom import wait_for
+from .map_values import MapOptions
+from .mapping import MapResults, open_map
 from .node import Node
 from .outcome import AgentView
 from .recovery import read_heads, resume_tree
@@ -74,15 +76,44 @@ class Swarm:
         """Start an agent on each of ``prompts``; what ``Swarm.spawn`` and ``Agent.spawn`` stand on."""
         self._check_open()
         await self._runtime.journal.room()
+        agents = self.spawn_below_nowait(parent, prompts, options)
+        await self._runtime.journal.durable(self._runtime.append())
+        return agents
+
+    def spawn_below_nowait(
+        self, parent: Node | None, prompts: Sequence[str], options: SpawnOptions, names: Sequence[str] = ()
+    ) -> list[Agent]:
+        """Do the same within the open group, whether or not there is room; ``names`` are used in place of one name."""
+        self._check_open()
         runtime = self._runtime
-        name = options.get("name", "agent")
+        names = names or [options.get("name", "agent")] * len(prompts)
         profile = profile_of(runtime, parent, options)
         check_room(runtime, parent, len(prompts))
-        cleaned = [check_spawn(runtime, parent, prompt, name, profile) for prompt in prompts]
+        cleaned = [check_spawn(runtime, parent, *each, profile) for each in zip(prompts, names, strict=True)]
         uuid = options.get("uuid", "")
-        nodes = [spawn_nowait(runtime, parent, prompt, name, profile, uuid) for prompt in cleaned]
-        await runtime.journal.durable(runtime.append())
+        nodes = [spawn_nowait(runtime, parent, *each, profile, uuid) for each in zip(cleaned, names, strict=True)]
         return [Agent(self, node) for node in nodes]
+
+    def map(
+        self,
+        prompt: str | Callable[[Any], str],
+        items: Iterable[Any] | AsyncIterable[Any],
+        **options: Unpack[MapOptions],
+    ) -> AbstractAsyncContextManager[MapResults]:
+        """Put ``prompt`` to an agent for each of ``items``: an async context manager over a stream of ``MapResult``.
+
+        ``prompt`` is a template with ``{item}`` and the names of an item's fields, where it has some, or a function
+        from an item to its prompt. ``options`` are those of ``MapOptions``; what is not given is the swarm's.
+
+        Results come in the order of the items, each once it is durable. A failed item is a value. Items are read as
+        results are taken, a window ahead, so any number of them needs the same memory. Leaving the block starts no
+        more; agents at work go on to their ends, below ``results.agent``.
+
+        Raises:
+            UsageError: on entering: a value that cannot be used; nothing was started.
+            ClosedError: from the stream: an agent was interrupted, as the swarm is closing.
+        """
+        return open_map(self, prompt, items, options)
 
     def agent(self, address: int | str) -> Agent:
         """Return the handle of an agent in memory, by its id, its name, or its root's uuid.

@@ -91,7 +91,6 @@ def test_a_mistake_is_named_in_one_line(argv: tuple[str, ...], told: str) -> Non
         ("-p", "x", "--fallback-model", "m"),
         ("-p", "x", "--trust"),
         ("-p", "--input-format", "stream-json"),
-        ("map", "items.txt"),
         ("attach", "abcd"),
         ("host", "status"),
         ("doctor",),

@@ -19,7 +19,7 @@ def test_every_flag_is_on_the_page_and_no_other(tmp_path: Path) -> None:
     env = environment_in(tmp_path / "home", {})
     offered = set()
     actions = [["store", action] for action in ("check", "repair", "prune", "copy", "stats")]
-    for command in ([], ["ls"], ["show"], ["tree"], ["demo"], ["export"], ["sql"], *actions):
+    for command in ([], ["ls"], ["show"], ["tree"], ["demo"], ["map"], ["export"], ["sql"], *actions):
         done = run_command([*command, "--help"], cwd=tmp_path, environment=env)
         assert done.returncode == 0, done.stderr
         offered |= set(FLAG.findall(done.stdout))

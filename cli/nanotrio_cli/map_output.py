@@ -1,0 +1,156 @@
+"""Results of ``nanotrio map`` on their way out: a line of JSON each, in the order of the items.
+
+A file that a former run of the job wrote is not written again where it holds the same: each line is compared with what
+stands at its place, and from the first that differs on the file is cut and written anew. So a torn last line goes, and
+at every moment the file is a beginning of what it will be.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any, Protocol
+
+from nanotrio import MapResult
+from nanotrio.limits import usd
+
+from .exits import CommandError, CommandLineError
+from .map_rows import Row
+from .output import Output
+from .result import usage_record
+
+__all__ = ["ResultsFile", "ResultsStream", "Sink", "result_line"]
+
+_FIRST = b'{"index":0,'
+_BUFFERED = 65_536
+
+
+class Sink(Protocol):
+    """Where lines go."""
+
+    async def write(self, line: bytes) -> None:
+        """Take a line. Checkpoints where the place may block."""
+        ...
+
+    async def aclose(self, *, is_whole: bool) -> None:
+        """Write what waits; ``is_whole`` says that no line will follow, in this run or another."""
+        ...
+
+
+class ResultsStream:
+    """Standard output."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    async def write(self, line: bytes) -> None:
+        """Take a line, and write it.
+
+        Raises:
+            OutputClosedError: the reader has gone.
+        """
+        self._output.add(line)
+        await self._output.drain()
+
+    async def aclose(self, *, is_whole: bool) -> None:
+        """Nothing waits here."""
+
+
+class ResultsFile:
+    """A file, by its path.
+
+    Raises:
+        CommandLineError: it cannot be written, or holds something that is no result of a map.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise CommandLineError(f"--output {path} cannot be written: {error.strerror or error}") from None
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        self._pending = bytearray()
+        self._place = 0
+        self._is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self._left = os.fstat(descriptor).st_size if self._is_regular else 0
+        """Bytes of a former run that were not looked at yet."""
+        beginning = os.pread(descriptor, len(_FIRST), 0) if self._left else b""
+        if not _FIRST.startswith(beginning):
+            self._file.close()
+            raise CommandLineError(
+                f"--output {path} is there already and holds no results of a map; remove it, or name another file"
+            )
+
+    async def write(self, line: bytes) -> None:
+        """Take a line, unless it stands there."""
+        try:
+            if self._left and not self._pending:
+                if os.pread(self._file.fileno(), len(line), self._place) == line:
+                    self._place += len(line)
+                    self._left -= len(line)
+                    return
+                self._cut()
+            self._pending += line
+            if len(self._pending) >= _BUFFERED:
+                self._flush()
+        except OSError as error:
+            raise self._say(error) from None
+
+    def flush(self) -> None:
+        """Write what waits.
+
+        Raises:
+            CommandError: the file cannot be written.
+        """
+        try:
+            self._flush()
+        except OSError as error:
+            raise self._say(error) from None
+
+    def _flush(self) -> None:
+        while self._pending:
+            written = (
+                os.pwrite(self._file.fileno(), self._pending, self._place)
+                if self._is_regular
+                else os.write(self._file.fileno(), self._pending)
+            )
+            self._place += written
+            del self._pending[:written]
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file.fileno(), self._place)
+        self._left = 0
+
+    def _say(self, error: OSError) -> CommandError:
+        return CommandError(f"{self._path} cannot be written: {error.strerror or error}")
+
+    async def aclose(self, *, is_whole: bool) -> None:
+        """Write what waits, and close the file; where nothing follows, what a former run had behind it is cut off."""
+        try:
+            self.flush()
+            if is_whole and self._left:
+                self._cut()
+        finally:
+            self._file.close()
+
+
+def result_line(result: MapResult) -> dict[str, Any]:
+    """Return a result as an object for machines."""
+    row: Row = result.item
+    line: dict[str, Any] = {"index": result.index}
+    line["columns" if isinstance(row.item, dict) else "item"] = row.item
+    line |= {
+        "status": result.status,
+        "result": result.result,
+        "error": result.reason or None,
+        "cost_usd": None if result.unpriced else usd(result.cost_nano),
+        "usage": usage_record(result.usage),
+        "attempts": result.attempts,
+        "agent": result.name or None,
+    }
+    if result.uncertain_nano:
+        line["uncertain_cost_usd"] = usd(result.uncertain_nano)
+    if result.status != "completed" and result.text:
+        line["last_text"] = result.text
+    return line

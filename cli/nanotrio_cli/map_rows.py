@@ -1,0 +1,138 @@
+"""Rows of a file of items, made from its bytes line by line.
+
+A reader is a push machine: ``feed`` takes a line with its number and returns the row that ends with it, if one does.
+So a file, which is read twice, and standard input, which comes when it comes, are read alike. Whatever is wrong with a
+row is said by the row itself, in ``problem``.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from .exits import CommandError
+
+__all__ = ["MAX_ROW_BYTES", "Row", "RowReader"]
+
+MAX_ROW_BYTES = 10_000_000
+_BOM = b"\xef\xbb\xbf"
+
+
+class Row(msgspec.Struct):
+    """One item."""
+
+    item: Any
+    values: Mapping[str, Any]
+    """What a template may ask for; emptied once a prompt was made of it."""
+    line: int
+    """Where it begins; 0 for a file of a pattern."""
+    problem: str = ""
+    """Why it cannot be used; empty where it can."""
+    content: bytes = b""
+    """What makes it the same item as another; where it is empty, ``item`` does."""
+
+    @property
+    def key(self) -> bytes:
+        """What makes it the same item as another."""
+        return self.content or msgspec.json.encode(self.item, order="deterministic")
+
+
+class RowReader:
+    """Reads one input of the form ``lines``, ``jsonl`` or ``csv``; ``name`` is what people call it."""
+
+    def __init__(self, name: str, form: str) -> None:
+        self.name = name
+        self.columns: tuple[str, ...] = ()
+        """Of a CSV file, once its first row was read."""
+        self._form = form
+        self._open = b""
+        self._open_line = 0
+        csv.field_size_limit(MAX_ROW_BYTES)
+
+    def feed(self, line: int, data: bytes) -> Row | None:
+        """Take line number ``line``, with or without its end; return the row that it ends.
+
+        Raises:
+            CommandError: the input cannot be read on.
+        """
+        if line == 1:
+            data = data.removeprefix(_BOM)
+        if len(data) + len(self._open) > MAX_ROW_BYTES:
+            raise CommandError(
+                f"{self.name}:{self._open_line or line}: the row is longer than {MAX_ROW_BYTES:,} bytes"
+                + ("; is a quote never closed?" if self._open else "")
+            )
+        if self._form == "csv":
+            return self._feed_csv(line, data)
+        return self._row(line, data)
+
+    def end(self) -> Row | None:
+        """The input is over; return the row that was still open."""
+        data, self._open = self._open, b""
+        if not data:
+            return None
+        return Row(_shown(data), {}, self._open_line, "a quote is never closed")
+
+    def _feed_csv(self, line: int, data: bytes) -> Row | None:
+        if not self._open:
+            self._open_line = line
+        data = self._open + data
+        if data.count(b'"') % 2:  # a quoted field goes on in the next line
+            self._open = data
+            return None
+        self._open = b""
+        return self._row(self._open_line, data)
+
+    def _row(self, line: int, data: bytes) -> Row | None:
+        data = data.removesuffix(b"\n").removesuffix(b"\r")
+        if not data.strip():
+            return None
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            where = f"byte 0x{data[error.start]:02x} at place {error.start + 1} is not UTF-8"
+            return Row(_shown(data), {}, line, where)
+        match self._form:
+            case "jsonl":
+                return _json_row(line, text)
+            case "csv":
+                return self._csv_row(line, text)
+            case _:
+                return Row(text, {"item": text}, line)
+
+    def _csv_row(self, line: int, text: str) -> Row | None:
+        try:
+            fields = next(csv.reader([text], strict=True))
+        except csv.Error as error:
+            return Row(text, {}, line, f"it is not CSV: {error}")
+        if not self.columns:
+            self.columns = self._header(line, fields)
+            return None
+        if len(fields) != len(self.columns):
+            has = f"{len(fields)} field{'' if len(fields) == 1 else 's'}"
+            return Row(text, {}, line, f"it has {has}, and the header has {len(self.columns)}")
+        row = dict(zip(self.columns, fields, strict=True))
+        return Row(row, {"item": row, **row}, line)
+
+    def _header(self, line: int, fields: list[str]) -> tuple[str, ...]:
+        names = [field.strip() for field in fields]
+        for name in names:
+            if not name or names.count(name) > 1:
+                what = f"{names.count(name)} columns are called {name!r}" if name else "a column has no name"
+                raise CommandError(f"{self.name}:{line}: {what} in the header")
+        return tuple(names)
+
+
+def _json_row(line: int, text: str) -> Row:
+    try:
+        item = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Row(text, {}, line, f"it is not JSON: {error}")
+    return Row(item, {"item": item, **item} if isinstance(item, dict) else {"item": item}, line)
+
+
+def _shown(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace").rstrip("\r\n")[:1_000]

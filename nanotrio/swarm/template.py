@@ -1,0 +1,90 @@
+"""Prompts with places in them that an item fills in.
+
+``{name}`` is a place; ``{{`` and ``}}`` stand for braces. What is filled in is text and never read as a template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import UsageError
+
+__all__ = ["Template", "text_of", "values_of"]
+
+_PLACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
+
+
+class Template:
+    """A prompt to be filled in.
+
+    Attributes:
+        fields: the names of its places, each once, in order.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Read a template.
+
+        Raises:
+            UsageError: a brace that stands alone, or a place without a name.
+        """
+        self._literals: list[str] = []
+        self._names: list[str] = []
+        literal, end = "", 0
+        for place in _PLACES.finditer(text):
+            literal += text[end : place.start()]
+            end = place.end()
+            found = place[0]
+            if found in ("{{", "}}"):
+                literal += found[0]
+                continue
+            name = (place[1] or "").strip()
+            if not name:
+                raise UsageError(
+                    f"the template has a {found!r} at character {place.start() + 1} that names nothing; "
+                    "write {item} or {COLUMN}, and {{ or }} for a brace"
+                )
+            self._literals.append(literal)
+            self._names.append(name)
+            literal = ""
+        self._literals.append(literal + text[end:])
+        self.fields = tuple(dict.fromkeys(self._names))
+
+    def render(self, values: Mapping[str, Any]) -> str:
+        """Return the template filled in.
+
+        Raises:
+            UsageError: a place has no value.
+        """
+        parts = [self._literals[0]]
+        for name, literal in zip(self._names, self._literals[1:], strict=True):
+            if name not in values:
+                raise UsageError(missing(name, values))
+            parts.append(text_of(values[name]))
+            parts.append(literal)
+        return "".join(parts)
+
+
+def missing(name: str, values: Mapping[str, Any]) -> str:
+    """Return the sentence that says that a place has no value, and which names have one."""
+    return f"the template asks for {{{name}}}, and there is {', '.join(map(str, values)) or 'nothing'}"
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a template shows it: texts as they are, the rest as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def values_of(item: Any) -> Mapping[str, Any]:
+    """Return the values of an item by name: ``item`` for the whole, and its fields where it has some.
+
+    Raises:
+        TypeError: it is nothing that JSON can carry.
+    """
+    if isinstance(item, str):
+        return {"item": item}
+    plain = msgspec.to_builtins(item)
+    return {"item": plain, **plain} if isinstance(plain, dict) else {"item": plain}

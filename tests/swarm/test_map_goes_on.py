@@ -1,0 +1,167 @@
+"""Jobs of ``swarm.map`` that go on: after a kill, with other items, with another budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+import nanotrio
+from nanotrio.errors import ModelError, UsageError
+from nanotrio.models.scripted import Conversation
+from tests.swarm.worlds import TapedStore, check_all_is_given_back, late, opened, reply_text, sessions_in
+
+
+def echo(conversation: Conversation) -> Any:
+    return reply_text(f"did {conversation.task}")
+
+
+def timed(conversation: Conversation) -> Any:
+    return late(float(conversation.task.split()[-1]), f"did {conversation.task}")
+
+
+ITEMS = [f"{number} {number % 3}" for number in range(12)]
+
+
+class Counted:
+    """Fails the first try of every fourth item, and counts how often each was asked for a first reply."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, int] = {}
+
+    def __call__(self, conversation: Conversation) -> Any:
+        task = conversation.task
+        self.asked[task] = self.asked.get(task, 0) + 1
+        number, seconds = task.split()[-2:]
+        if int(number) % 4 == 1:
+            return ModelError("no such thing", kind="rejected")
+        return late(float(seconds), f"did {task}")
+
+
+def shown(result: nanotrio.MapResult) -> tuple[Any, ...]:
+    return result.index, result.item, result.status, result.result, result.reason, result.attempts, result.usage
+
+
+async def run_job(store: Any, script: Any, items: Any = ITEMS, **options: Any) -> list[nanotrio.MapResult]:
+    async with opened(script, store=store) as swarm:
+        options = {"job": "j", "retries": 1, "max_active": 3, "look_ahead": 8, **options}
+        async with swarm.map("do {item}", items, **options) as results:
+            found = [result async for result in results]
+        check_all_is_given_back(swarm)
+        assert sum(node.parent is None for node in swarm._runtime.nodes.values()) == 1
+        session = results._root.session
+        assert (session.turns, session.unread, session.messages) == (0, [], [])
+        return found
+
+
+async def test_a_job_killed_after_any_batch_ends_as_if_it_had_not_been(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    whole = TapedStore()
+    script = Counted()
+    expected = [shown(each) for each in await run_job(whole, script)]
+    assert set(script.asked.values()) == {1, 2}
+    for batches in range(len(whole.batches) + 1):
+        store = await whole.as_of(batches)
+        finished = {name for name, outcome in await outcomes_in(store) if outcome == "completed"}
+        script = Counted()
+        found = await run_job(store, script)
+        assert [shown(each) for each in found] == expected
+        for each in found:
+            if any(name.startswith(f"item-{each.index}-") for name in finished):
+                assert f"do {each.item}" not in script.asked, "what was finished is not asked for again"
+    assert not script.asked, "the last cut is the whole job"
+
+
+async def outcomes_in(store: TapedStore) -> list[tuple[str, str | None]]:
+    sessions = (await sessions_in(store)).values()
+    return [(session.name, session.ended.fact.status if session.ended else None) for session in sessions]
+
+
+async def test_a_changed_item_is_done_anew_and_the_others_are_not(autojump_clock: trio.testing.MockClock) -> None:
+    store = TapedStore()
+    await run_job(store, echo)
+    changed = [*ITEMS[:5], "new 0", *ITEMS[6:], "more 0"]
+    script = Counted()
+    script.asked.clear()
+    calls: list[str] = []
+
+    def answer(conversation: Conversation) -> Any:
+        calls.append(conversation.task)
+        return echo(conversation)
+
+    found = await run_job(store, answer, changed)
+    assert [each.item for each in found] == changed
+    assert sorted(calls) == ["do more 0", "do new 0"]
+    assert found[5].result == "did do new 0"
+    assert [each.attempts for each in found] == [1] * 13
+
+
+async def test_what_is_unfinished_of_items_that_are_gone_is_cancelled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = TapedStore()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_job, store, timed, ["1 50", "2 50", "3 50"])
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    found = await run_job(store, timed, ["1 50", "x 1"])
+    assert [each.result for each in found] == ["did do 1 50", "did do x 1"]
+    outcomes = dict(await outcomes_in(store))
+    assert [outcomes[f"{name}"] for name in outcomes if name.startswith(("item-1", "item-2"))] == [
+        "cancelled",
+        "cancelled",
+        "completed",
+    ]
+
+
+async def test_another_prompt_or_model_is_another_question(autojump_clock: trio.testing.MockClock) -> None:
+    store = TapedStore()
+    first = await run_job(store, echo, ["a 0"])
+    again = await run_job(store, echo, ["a 0"], system="Be brief.")
+    assert again[0].agent != first[0].agent
+    third = await run_job(store, echo, ["a 0"])
+    assert third == first
+
+
+async def test_failed_items_are_tried_again_where_that_is_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+    store = TapedStore()
+    found = await run_job(store, Counted())
+    failed = [each.item for each in found if each.status == "failed"]
+    assert len(failed) == 3
+    quiet = Counted()
+    assert [shown(each) for each in await run_job(store, quiet)] == [shown(each) for each in found]
+    assert not quiet.asked
+    again = await run_job(store, echo, retry_failed=True)
+    assert {each.status for each in again} == {"completed"}
+    assert [each.attempts for each in again if each.item in failed] == [3, 3, 3]
+
+
+async def test_a_key_says_what_of_an_item_counts(autojump_clock: trio.testing.MockClock) -> None:
+    store = TapedStore()
+    one = [{"id": "1", "at": 1}]
+    two = [{"id": "1", "at": 2}]
+    calls: list[str] = []
+
+    def answer(conversation: Conversation) -> Any:
+        calls.append(conversation.task)
+        return reply_text("ok")
+
+    async with opened(answer, store=store) as swarm:
+        for items in (one, two):
+            async with swarm.map("look at {id}", items, job="j", key=lambda item: item["id"].encode()) as results:
+                (found,) = [result async for result in results]
+            assert found.item == items[0]
+        assert len(calls) == 1
+        async with swarm.map("look at {id}", two, job="j") as results:
+            assert len([result async for result in results]) == 1
+        assert len(calls) == 2
+
+
+async def test_a_session_that_is_no_job_is_not_taken_for_one(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(echo) as swarm:
+        agent = await swarm.spawn("hello")
+        with pytest.raises(UsageError, match="which is no map"):
+            async with swarm.map("do {item}", [1], job=agent.uuid):
+                pass
