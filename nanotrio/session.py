@@ -278,8 +278,16 @@ def _begin_fork(session: Session) -> None:
 
 def _mail_arrived(session: Session, fact: MailArrived) -> None:
     if not session.task and fact.kind == "prompt":
-        session.task = " ".join(fact.text[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
+        session.task = _task_of(fact.text)
     session.unread.append(Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
+
+
+def _task_of(prompt: str) -> str:
+    """Return the beginning of a prompt on one line."""
+    start = prompt[: _MAX_TASK_CHARACTERS * 2]
+    if not start.isprintable() or "  " in start:  # other blanks than single spaces
+        start = " ".join(start.split())
+    return start.strip()[:_MAX_TASK_CHARACTERS]
 
 
 def _child_ended(session: Session, fact: ChildEnded) -> None:
@@ -349,14 +357,15 @@ def _replied(session: Session, fact: Replied) -> None:
     if turn is None:
         return
     turn.steps += 1
-    turn.failed_attempts, turn.failure_kind, turn.failure = 0, "", ""
+    if turn.failed_attempts:
+        turn.failed_attempts, turn.failure_kind, turn.failure = 0, "", ""
     turn.stop = fact.stop
-    calls = [OpenCall(part) for part in fact.parts if isinstance(part, ToolCall)]
-    turn.calls = calls
+    parts = fact.parts
+    if parts:
+        session.messages.append(Message("assistant", parts, fact.model))
+    turn.calls = calls = [OpenCall(part) for part in parts if type(part) is ToolCall]
     turn.tool_calls += len(calls)
-    if fact.parts:
-        session.messages.append(Message("assistant", fact.parts, fact.model))
-    if text := "".join([part.text for part in fact.parts if isinstance(part, Text)]):
+    if len(calls) < len(parts) and (text := "".join([part.text for part in parts if type(part) is Text])):
         turn.last_text = text
 
 
