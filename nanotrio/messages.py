@@ -135,4 +135,4 @@ def _clean_part(part: Part) -> Part:
 
 def text_of(message: Message) -> str:
     """The message's text parts, joined."""
-    return "".join(part.text for part in message.parts if isinstance(part, Text))
+    return "".join([part.text for part in message.parts if isinstance(part, Text)])

@@ -205,8 +205,8 @@ class Session(msgspec.Struct):
         """Whether there is something left to do: an open or unsettled turn, or unread mail."""
         return self.status != "closed" and (self.status != "idle" or bool(self.unread))
 
-    def head(self) -> Head:
-        """Return the head as it stands."""
+    def head(self, model: str = "") -> Head:
+        """Return the head as it stands; ``model`` is that of the profile, which a session does not know."""
         _, spent, uncertain, _ = self.reported
         return Head(
             agent=self.agent,
@@ -227,6 +227,7 @@ class Session(msgspec.Struct):
             unpriced=self.unpriced,
             created_us=self.created_us,
             updated_us=self.updated_us,
+            model=model,
             uuid=self.uuid,
             task=self.task,
             profile=self.profile,

@@ -202,7 +202,7 @@ def advance(session: Session, limits: Limits) -> Decision:
         return Decision((), end)
     if turn.failure_kind:
         return Decision((), Retry(turn.failure_kind, turn.failed_attempts, turn.failure))
-    if session.unread and any([mail.is_told_between_steps for mail in session.unread]):
+    if session.unread and any(mail.is_told_between_steps for mail in session.unread):
         return Decision((MailRead(session.last_seq),), _ASK)
     return Decision((), _ASK)
 
@@ -250,7 +250,8 @@ def _absorb_reply(session: Session, event: ModelReplied) -> tuple[Fact, ...]:
     calls = [part for part in reply.parts if type(part) is ToolCall]
     if not calls:
         return (reply,)
-    if len({call.id for call in calls}) < len(calls) or any([not call.id for call in calls]):
+    ids = {call.id for call in calls}
+    if len(ids) < len(calls) or "" in ids:
         reply = msgspec.structs.replace(reply, parts=_with_unique_ids(reply.parts, session.last_seq))
         calls = [part for part in reply.parts if type(part) is ToolCall]
     bad = [ToolEnded(call.id, call.problem, True, f"{call.name}: bad arguments") for call in calls if call.problem]

@@ -289,7 +289,7 @@ class Runtime:
         for agent in agents:
             node = self.nodes.get(agent)
             if node is not None:
-                heads.append(msgspec.structs.replace(node.session.head(), model=node.profile.model))
+                heads.append(node.session.head(node.profile.model))
             elif agent in self.cold:
                 heads.append(self.cold[agent])
         return heads
