@@ -316,12 +316,12 @@ def _completed(reply: Reply, conversation: Conversation, body: bytes) -> Reply:
     parts: list[Part] = []
     said = 0
     for part in reply.parts:
-        if isinstance(part, ToolCall):
+        if type(part) is ToolCall:
             said += len(part.name) + len(part.arguments)
             if not part.id:
                 call_id = f"call_{conversation.steps}_{len(parts)}"
                 part = ToolCall(call_id, part.name, part.arguments, part.problem)  # noqa: PLW2901 - now with its id
-        elif isinstance(part, (Text, Thinking)):
+        elif type(part) is Text or type(part) is Thinking:
             said += len(part.text)
         parts.append(part)
     derived = Usage(len(body) // 4 + 1, said // 4 + 1) if reply.usage is _DERIVED else reply.usage
