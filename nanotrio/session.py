@@ -67,7 +67,7 @@ so the bytes written for snapshots stay in proportion to the chain."""
 _MAX_TASK_CHARACTERS = 80
 
 
-class OpenCall(msgspec.Struct):
+class OpenCall(msgspec.Struct, gc=False):
     """A call of the last reply, on its way to its one result."""
 
     call: ToolCall
@@ -78,7 +78,7 @@ class OpenCall(msgspec.Struct):
     result: ToolResult | None = None
 
 
-class Turn(msgspec.Struct):
+class Turn(msgspec.Struct, gc=False):
     """A turn that is open."""
 
     number: int
@@ -105,7 +105,7 @@ class Turn(msgspec.Struct):
     restarts: int = 0
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """The last turn that ended: its number, its steps and the fact that ended it."""
 
     turn: int
@@ -119,7 +119,7 @@ class Ended(msgspec.Struct, frozen=True):
     """The newest snapshot then."""
 
 
-class Session(msgspec.Struct):
+class Session(msgspec.Struct, gc=False):
     """An agent's state, as its facts make it. Read it freely; change it only by ``apply`` and ``apply_fact``."""
 
     agent: int

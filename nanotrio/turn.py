@@ -134,7 +134,7 @@ class Restart(msgspec.Struct, frozen=True, gc=False):
     repeatable: frozenset[str] = frozenset()
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """The turn ends now, with this outcome; ``survivors`` names descendants it cuts off."""
 
     status: OutcomeStatus
@@ -150,7 +150,7 @@ class AskModel(msgspec.Struct, frozen=True, gc=False):
     """Reserve, and make one attempt of a model call."""
 
 
-class RunTools(msgspec.Struct, frozen=True):
+class RunTools(msgspec.Struct, frozen=True, gc=False):
     """Run these calls; each comes back as one ``ToolReturned``."""
 
     calls: tuple[ToolCall, ...]
@@ -176,7 +176,7 @@ class EndTurn(msgspec.Struct, frozen=True, gc=False):
 Effect: TypeAlias = AskModel | RunTools | Retry | EndTurn
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Facts to apply, then the effect to perform; no effect means that no turn is open and no mail waits."""
 
     facts: tuple[Fact, ...] = ()
@@ -184,6 +184,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 _ASK = AskModel()
+_ASK_NOW = Decision((), _ASK)
 _IDLE = Decision()
 
 
@@ -204,7 +205,7 @@ def advance(session: Session, limits: Limits) -> Decision:
         return Decision((), Retry(turn.failure_kind, turn.failed_attempts, turn.failure))
     if session.unread and any(mail.is_told_between_steps for mail in session.unread):
         return Decision((MailRead(session.last_seq),), _ASK)
-    return Decision((), _ASK)
+    return _ASK_NOW
 
 
 def _end_of(session: Session, turn: Turn, limits: Limits) -> EndTurn | None:

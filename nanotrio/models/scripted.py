@@ -207,7 +207,7 @@ def _no_wire() -> NoReturn:
 
 
 class _Waiting:
-    """A task in a queue of the latency."""
+    """A task in a queue of the latency; ``task`` is None once it was let go or cancelled."""
 
     __slots__ = ("due", "task")
 
@@ -215,14 +215,10 @@ class _Waiting:
         self.due = due
         self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
 
-    async def park(self) -> bool:
-        """Sleep until let go (False) or made the one who watches the clock (True)."""
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return bool(await trio.lowlevel.wait_task_rescheduled(abort))
+    def abort(self, _: object) -> trio.lowlevel.Abort:
+        """Leave the queue."""
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class _Latency:
@@ -247,8 +243,8 @@ class _Latency:
         waiting = _Waiting(trio.current_time() + self._seconds)
         if self._is_watched:
             self._queue.append(waiting)
-            if not await waiting.park():
-                return
+            if not await trio.lowlevel.wait_task_rescheduled(waiting.abort):
+                return  # it was let go; else it was made the one who watches the clock
         self._is_watched = True
         try:
             await trio.sleep_until(waiting.due)
