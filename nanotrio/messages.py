@@ -112,6 +112,8 @@ def clean_text(text: str) -> str:
     Text is cleaned once, where it enters (a paste, a tool's output, a server's reply), so that every store and every
     wire takes it. NUL and all other characters stay.
     """
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

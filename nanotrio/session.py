@@ -19,7 +19,7 @@ running turn; a new turn reads all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import cbor2
@@ -120,7 +120,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Session(msgspec.Struct, gc=False):
-    """An agent's state, as its facts make it. Read it freely; change it only by ``apply`` and ``apply_fact``."""
+    """An agent's state, as its facts make it. Read it freely; change it only by ``apply``, ``apply_fact`` and ``apply_facts``."""
 
     agent: int
     parent: int = 0
@@ -167,8 +167,7 @@ class Session(msgspec.Struct, gc=False):
         """
         self.agent = record.agent
         self.begin_record(record.seq, record.at_us)
-        for fact in decode_facts(record.facts):
-            self.apply_fact(fact)
+        self.apply_facts(decode_facts(record.facts))
 
     def begin_record(self, seq: int, at_us: int) -> None:
         """The facts that follow belong to record ``seq``."""
@@ -182,6 +181,12 @@ class Session(msgspec.Struct, gc=False):
     def apply_fact(self, fact: Fact) -> None:
         """Apply one fact of the record begun last."""
         _APPLY[type(fact)](self, fact)
+
+    def apply_facts(self, facts: Iterable[Fact]) -> None:
+        """Apply facts of the record begun last."""
+        apply = _APPLY
+        for fact in facts:
+            apply[type(fact)](self, fact)
 
     def is_due_for_snapshot(self) -> bool:
         """Whether the chain's next record should begin with a snapshot."""

@@ -143,7 +143,7 @@ class Runtime:
 
     def record(self, node: Node, facts: Iterable[Fact]) -> None:
         """Apply facts to a node's session and append them with the open group."""
-        self.burst.add(node.session, facts)
+        self.burst.add(node.session, tuple(facts))
 
     def absorb(self, node: Node, event: Input) -> None:
         """Record what ``event`` makes true for the node."""
