@@ -42,6 +42,8 @@ _DERIVED = Usage()
 """Stands in a reply whose usage is to be derived; known by identity."""
 
 _TICK_SECONDS = 0.001
+_MOST_AT_ONCE = 128
+"""Who is let go in one pass of the loop: more would only queue again, for the swarm takes on so many replies a pass."""
 
 _ASSISTANT_LINE = b'\n["assistant"'
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
@@ -225,7 +227,7 @@ class _Latency:
     """A delay that is the same for all who pass: they leave in the order they came, so one timer serves them all.
 
     The first in the queue watches the clock. When its time comes it lets go whoever is due within a millisecond or
-    so, and makes the next one watch. A timer for each would cost more than the rest of a scripted attempt.
+    so, some at a time, and makes the next one watch. A timer for each would cost more than the rest of a scripted attempt.
     """
 
     __slots__ = ("_is_watched", "_queue", "_seconds")
@@ -253,11 +255,13 @@ class _Latency:
 
     def _hand_on(self) -> None:
         due = trio.current_time() + min(_TICK_SECONDS, self._seconds / 10)
+        left = _MOST_AT_ONCE
         while self._queue:
             waiting = self._queue.popleft()
             task, waiting.task = waiting.task, None
             if task is not None:
-                watches = waiting.due > due
+                watches = waiting.due > due or not left
+                left -= 1
                 trio.lowlevel.reschedule(task, outcome.Value(watches))
                 if watches:
                     return
