@@ -74,7 +74,7 @@ class Generator:
         for agent in agents:
             head = self.finals.get(agent)
             if head is None:
-                head = msgspec.structs.replace(self.sessions[agent].head(), model="scripted/bench")
+                head = self.sessions[agent].head("scripted/bench")
                 if agent in self.done:
                     del self.sessions[agent]
                     self.done.discard(agent)

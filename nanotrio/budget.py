@@ -79,10 +79,12 @@ class Ledger:
     def refusing(self, amount: int) -> Ledger | None:
         """Return the ledger with the least room among those that would not admit ``amount``; None if all would."""
         worst: Ledger | None = None
-        for ledger in self.lineage():
-            room = ledger.room
+        ledger: Ledger | None = self
+        while ledger is not None:
+            room = None if ledger.cap is None else ledger.room
             if room is not None and amount > room and (worst is None or room < (worst.room or 0)):
                 worst = ledger
+            ledger = ledger.parent
         return worst
 
     def reserve(self, amount: int) -> None:

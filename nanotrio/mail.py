@@ -40,6 +40,9 @@ def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
     told = left = 0
     for mail in mails:
         text = mail.text
+        if mail.kind == "prompt":
+            lines.append(text)
+            continue
         if mail.kind == "child":
             if told >= max_lines:
                 left += 1
@@ -48,8 +51,6 @@ def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
             if len(text) > _MAX_NOTICE_CHARACTERS:
                 text = f"{text[:_MAX_NOTICE_CHARACTERS]} [cut; {len(text)} characters in all: wait_agents]"
         match mail.kind:
-            case "prompt":
-                lines.append(text)
             case "steer" if not mail.sender:
                 lines.append(text)
             case "child":

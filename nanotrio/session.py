@@ -23,7 +23,7 @@ running turn; a new turn reads all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import cbor2
@@ -83,7 +83,7 @@ NO_RESULT = "no result by submit_result that fits the schema"
 _MAX_TASK_CHARACTERS = 80
 
 
-class OpenCall(msgspec.Struct):
+class OpenCall(msgspec.Struct, gc=False):
     """A call of the last reply, on its way to its one result."""
 
     call: ToolCall
@@ -94,7 +94,7 @@ class OpenCall(msgspec.Struct):
     result: ToolResult | None = None
 
 
-class Turn(msgspec.Struct, omit_defaults=True):
+class Turn(msgspec.Struct, gc=False, omit_defaults=True):
     """A turn that is open."""
 
     number: int
@@ -121,7 +121,7 @@ class Turn(msgspec.Struct, omit_defaults=True):
     restarts: int = 0
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """The last turn that ended: its number, its steps and the fact that ended it."""
 
     turn: int
@@ -135,8 +135,8 @@ class Ended(msgspec.Struct, frozen=True):
     """The newest snapshot then."""
 
 
-class Session(msgspec.Struct, omit_defaults=True):
-    """An agent's state, as its facts make it. Read it freely; change it only by ``apply`` and ``apply_fact``."""
+class Session(msgspec.Struct, gc=False, omit_defaults=True):
+    """An agent's state, as its facts make it. Read it freely; change it only by the ``apply`` methods."""
 
     agent: int
     parent: int = 0
@@ -193,8 +193,7 @@ class Session(msgspec.Struct, omit_defaults=True):
         """
         self.agent = record.agent
         self.begin_record(record.seq, record.at_us)
-        for fact in decode_facts(record.facts):
-            self.apply_fact(fact)
+        self.apply_facts(decode_facts(record.facts))
 
     def begin_record(self, seq: int, at_us: int) -> None:
         """The facts that follow belong to record ``seq``."""
@@ -209,6 +208,12 @@ class Session(msgspec.Struct, omit_defaults=True):
     def apply_fact(self, fact: Fact) -> None:
         """Apply one fact of the record begun last."""
         _APPLY[type(fact)](self, fact)
+
+    def apply_facts(self, facts: Iterable[Fact]) -> None:
+        """Apply facts of the record begun last."""
+        apply = _APPLY
+        for fact in facts:
+            apply[type(fact)](self, fact)
 
     def is_due_for_snapshot(self) -> bool:
         """Whether the chain's next record should begin with a snapshot."""
@@ -270,8 +275,8 @@ class Session(msgspec.Struct, omit_defaults=True):
         """Whether unread mail begins a turn where none is open."""
         return bool(self.unread) and any(mail.begins_turn for mail in self.unread)
 
-    def head(self) -> Head:
-        """Return the head as it stands."""
+    def head(self, model: str = "") -> Head:
+        """Return the head as it stands; ``model`` is that of the profile, which a session does not know."""
         _, spent, uncertain, _ = self.reported
         return Head(
             agent=self.agent,
@@ -292,6 +297,7 @@ class Session(msgspec.Struct, omit_defaults=True):
             unpriced=self.unpriced,
             created_us=self.created_us,
             updated_us=self.updated_us,
+            model=model,
             uuid=self.uuid,
             task=self.task,
             profile=self.profile,
@@ -343,7 +349,7 @@ def _begin_fork(session: Session) -> None:
 
 def _mail_arrived(session: Session, fact: MailArrived) -> None:
     if not session.task and fact.kind == "prompt":
-        session.task = " ".join(fact.text.lstrip()[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
+        session.task = _task_of(fact.text)
     _put(session, Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
 
 
@@ -353,6 +359,14 @@ def _put(session: Session, mail: Mail) -> None:
         session.unread.append(mail)
     else:
         session.unread = [mail]
+
+
+def _task_of(prompt: str) -> str:
+    """Return the beginning of a prompt on one line."""
+    start = prompt.lstrip()[: _MAX_TASK_CHARACTERS * 2]
+    if not start.isprintable() or "  " in start:  # other blanks than single spaces
+        start = " ".join(start.split())
+    return start.strip()[:_MAX_TASK_CHARACTERS]
 
 
 def _child_ended(session: Session, fact: ChildEnded) -> None:
@@ -425,16 +439,20 @@ def _replied(session: Session, fact: Replied) -> None:
     if turn is None:
         return
     turn.steps += 1
-    turn.failed_attempts, turn.failure_kind, turn.failure = 0, "", ""
+    if turn.failed_attempts:
+        turn.failed_attempts, turn.failure_kind, turn.failure = 0, "", ""
     turn.stop = fact.stop
-    calls = [OpenCall(part) for part in fact.parts if isinstance(part, ToolCall)]
+    parts = fact.parts
+    if parts:
+        session.messages.append(Message("assistant", parts, fact.model))
+    calls = [OpenCall(part) for part in parts if type(part) is ToolCall]
     turn.calls = calls or _NO_CALLS
     turn.tool_calls += len(calls)
-    if fact.parts:
-        session.messages.append(Message("assistant", fact.parts, fact.model))
-    if text := "".join([part.text for part in fact.parts if isinstance(part, Text)]):
+    if len(calls) < len(parts) and (text := "".join([part.text for part in parts if type(part) is Text])):
         turn.last_text = text
-    session.grown_bytes += len(text) + sum([len(call.call.arguments) for call in calls])
+        session.grown_bytes += len(text)
+    for call in calls:
+        session.grown_bytes += len(call.call.arguments)
 
 
 def _attempt_failed(session: Session, fact: AttemptFailed) -> None:

@@ -25,8 +25,8 @@ open gets its one result there, so the history a provider sees is valid after an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -136,7 +136,7 @@ class Restart(msgspec.Struct, frozen=True, gc=False):
     repeatable: frozenset[str] = frozenset()
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """The turn ends now, with this outcome; ``survivors`` names descendants it cuts off."""
 
     status: OutcomeStatus
@@ -152,7 +152,7 @@ class AskModel(msgspec.Struct, frozen=True, gc=False):
     """Reserve, and make one attempt of a model call."""
 
 
-class RunTools(msgspec.Struct, frozen=True):
+class RunTools(msgspec.Struct, frozen=True, gc=False):
     """Run these calls; each comes back as one ``ToolReturned``."""
 
     calls: tuple[ToolCall, ...]
@@ -178,7 +178,7 @@ class EndTurn(msgspec.Struct, frozen=True, gc=False):
 Effect: TypeAlias = AskModel | RunTools | Retry | EndTurn
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Facts to apply, then the effect to perform; no effect means that no turn is open and no mail waits."""
 
     facts: tuple[Fact, ...] = ()
@@ -186,6 +186,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 _ASK = AskModel()
+_ASK_NOW = Decision((), _ASK)
 _IDLE = Decision()
 
 
@@ -204,9 +205,9 @@ def advance(session: Session, limits: Limits) -> Decision:
         return Decision((), end)
     if turn.failure_kind:
         return Decision((), Retry(turn.failure_kind, turn.failed_attempts, turn.failure))
-    if any(mail.is_told_between_steps for mail in session.unread):
+    if session.unread and any(mail.is_told_between_steps for mail in session.unread):
         return Decision((MailRead(session.last_seq),), _ASK)
-    return Decision((), _ASK)
+    return _ASK_NOW
 
 
 def _end_of(session: Session, turn: Turn, limits: Limits) -> EndTurn | None:
@@ -245,32 +246,18 @@ def _spent(session: Session, limits: Limits, turn: int) -> EndTurn | None:
 
 def absorb(session: Session, event: Input) -> tuple[Fact, ...]:
     """Return the facts that ``event`` makes true. Pure; the session is not changed."""
-    match event:
-        case ModelReplied(reply):
-            return _absorb_reply(session, reply)
-        case ToolReturned(call_id, content, is_error, mistake):
-            return (ToolEnded(call_id, content, is_error, mistake),)
-        case Admitted(amount):
-            return (Reserved(amount),)
-        case Intend(call_ids, child):
-            return tuple([ToolIntended(call_id, child) for call_id in call_ids])
-        case Failed(kind, message, usage, cost, uncertain):
-            return (AttemptFailed(kind, message, usage, cost, uncertain),)
-        case Submit(result):
-            return (Submitted(result),)
-        case Refuse(text):
-            return (Unfit(text),)
-        case Restart(repeatable):
-            return _absorb_restart(session, repeatable)
-        case Stop():
-            return _absorb_stop(session, event)
+    return _ABSORB[type(event)](session, event)
 
 
-def _absorb_reply(session: Session, reply: Replied) -> tuple[Fact, ...]:
-    calls = [part for part in reply.parts if isinstance(part, ToolCall)]
-    if len({call.id for call in calls}) < len(calls) or any(not call.id for call in calls):
+def _absorb_reply(session: Session, event: ModelReplied) -> tuple[Fact, ...]:
+    reply = event.reply
+    calls = [part for part in reply.parts if type(part) is ToolCall]
+    if not calls:
+        return (reply,)
+    ids = {call.id for call in calls}
+    if len(ids) < len(calls) or "" in ids:
         reply = msgspec.structs.replace(reply, parts=_with_unique_ids(reply.parts, session.last_seq))
-        calls = [part for part in reply.parts if isinstance(part, ToolCall)]
+        calls = [part for part in reply.parts if type(part) is ToolCall]
     bad = [ToolEnded(call.id, call.problem, True, f"{call.name}: bad arguments") for call in calls if call.problem]
     return (reply, *bad)
 
@@ -291,11 +278,23 @@ def _with_unique_ids(parts: Sequence[object], salt: int) -> tuple[object, ...]:
     return tuple(named)
 
 
-def _absorb_restart(session: Session, repeatable: frozenset[str]) -> tuple[Fact, ...]:
+def _absorb_return(_: Session, event: ToolReturned) -> tuple[Fact, ...]:
+    return (ToolEnded(event.call_id, event.content, event.is_error, event.mistake),)
+
+
+def _absorb_intend(_: Session, event: Intend) -> tuple[Fact, ...]:
+    return tuple([ToolIntended(call_id, event.child) for call_id in event.call_ids])
+
+
+def _absorb_failure(_: Session, event: Failed) -> tuple[Fact, ...]:
+    return (AttemptFailed(event.kind, event.message, event.usage, event.cost_nano, event.uncertain_nano),)
+
+
+def _absorb_restart(session: Session, event: Restart) -> tuple[Fact, ...]:
     unknown = [
         ToolEnded(call.call.id, INTERRUPTED, True)
         for call in (session.turn.calls if session.turn else ())
-        if call.result is None and call.intended and not call.child and call.call.id not in repeatable
+        if call.result is None and call.intended and not call.child and call.call.id not in event.repeatable
     ]
     return (Restarted(), *unknown)
 
@@ -309,3 +308,16 @@ def _absorb_stop(session: Session, stop: Stop) -> tuple[Fact, ...]:
     ]
     last_text = turn.last_text if turn else ""
     return (*open_calls, TurnEnded(stop.status, stop.reason, stop.result, last_text, stop.survivors))
+
+
+_ABSORB: dict[type, Callable[[Session, Any], tuple[Fact, ...]]] = {
+    ModelReplied: _absorb_reply,
+    ToolReturned: _absorb_return,
+    Submit: lambda _, event: (Submitted(event.result),),
+    Stop: _absorb_stop,
+    Admitted: lambda _, event: (Reserved(event.amount_nano),),
+    Intend: _absorb_intend,
+    Failed: _absorb_failure,
+    Refuse: lambda _, event: (Unfit(event.text),),
+    Restart: _absorb_restart,
+}

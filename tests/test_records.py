@@ -24,12 +24,17 @@ from nanotrio.records import (
     Replied,
     Settled,
     Spawned,
+    Submitted,
     ToolEnded,
+    TurnEnded,
+    TurnStarted,
     decode_facts,
     encode_facts,
 )
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+
+NUMBER = st.integers(0, 300) | st.integers(0, 2**70)
 
 FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(MailArrived, st.sampled_from(["prompt", "text", "steer"]), st.integers(0, 2**40), TEXT, TEXT),
@@ -50,6 +55,16 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
         st.builds(Usage, st.integers(0, 10**9), st.integers(0, 10**9)),
         st.one_of(st.none(), st.integers(0, 2**62)),
     ),
+    st.builds(Spawned, NUMBER, NUMBER, st.integers(0, 64), TEXT, NUMBER, TEXT),
+    st.builds(TurnStarted, NUMBER, NUMBER),
+    st.builds(Submitted, TEXT | st.integers(0, 70_000).map("x".__mul__)),
+    st.builds(TurnEnded, st.just("failed"), TEXT, TEXT, TEXT, st.lists(TEXT, max_size=30).map(tuple)),
+    st.just(Settled()),
+    st.builds(
+        ChildEnded,
+        *(NUMBER, TEXT, NUMBER, st.just("completed"), TEXT, TEXT, TEXT),
+        *(st.builds(Usage, NUMBER, NUMBER, NUMBER, NUMBER), NUMBER, NUMBER, NUMBER, st.booleans()),
+    ),
     st.just(LimitsSet(Limits(turn_seconds=float("inf"), budget_nano=None))),
 )
 
@@ -57,6 +72,16 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
 @given(st.lists(FACTS))
 def test_facts_read_back_as_they_were_written(facts: list[Fact]) -> None:
     assert decode_facts(encode_facts(facts)) == tuple(facts)
+
+
+@given(st.lists(FACTS, max_size=30))
+def test_facts_are_written_as_any_writer_of_cbor_writes_them(facts: list[Fact]) -> None:
+    assert encode_facts(facts) == cbor2.dumps(msgspec.to_builtins(facts, builtin_types=(bytes,)))
+
+
+def test_what_is_not_of_its_fields_type_is_written_all_the_same() -> None:
+    facts = (MailArrived("text", 1.5, "a \ud800 b", ""), Settled())  # type: ignore[arg-type]
+    assert cbor2.loads(encode_facts(facts)) == [["mail", "text", 1.5, "a \ufffd b", ""], ["settled"]]
 
 
 @given(st.lists(FACTS, min_size=1), st.data())

@@ -80,6 +80,14 @@ def test_each_call_has_exactly_one_result_in_order(seed: int, rounds: int) -> No
             assert any(isinstance(part, ToolCall) for part in messages[index - 1].parts)
 
 
+@given(st.text(alphabet=" \n\t\u00a0\u3000ab\u00e4.", max_size=200))
+def test_the_task_is_the_beginning_of_the_first_prompt_on_one_line(prompt: str) -> None:
+    session = Session(1)
+    session.apply_fact(MailArrived("prompt", 0, prompt))
+
+    assert session.task == " ".join(prompt[:160].split())[:80]
+
+
 @given(SEEDS, st.integers(1, 60))
 def test_totals_are_own_plus_what_children_reported(seed: int, rounds: int) -> None:
     life = Life(seed)

@@ -382,7 +382,8 @@ class Journal:
         while self._round:
             agents = self._round[-self.limits.heads_slice :]
             heads = self._heads(agents)
-            if missing := set(agents).difference(head.agent for head in heads):
+            if len(heads) < len(agents):
+                missing = set(agents).difference([head.agent for head in heads])
                 raise RuntimeError(f"no heads for agents {sorted(missing)[:10]}, which have records")
             del self._round[-self.limits.heads_slice :]
             self._ready_heads += heads

@@ -41,7 +41,8 @@ def parse_arguments(text: str, *, cut: bool = False) -> tuple[str, str]:
     """
     if not text.strip():
         return ("{}", "the output limit was reached before the arguments of this call began" if cut else "")
-    if len(text) > MAX_ARGUMENTS_BYTES or len(text.encode(errors="surrogatepass")) > MAX_ARGUMENTS_BYTES:
+    # No character takes more than four bytes, so a short text need not be encoded to be counted.
+    if len(text) > MAX_ARGUMENTS_BYTES // 4 and len(text.encode(errors="surrogatepass")) > MAX_ARGUMENTS_BYTES:
         return "{}", f"the arguments are longer than {MAX_ARGUMENTS_BYTES} bytes; pass large content in smaller pieces"
     try:
         value, is_clean = _decode(text)

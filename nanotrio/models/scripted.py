@@ -42,6 +42,8 @@ _DERIVED = Usage()
 """Stands in a reply whose usage is to be derived; known by identity."""
 
 _TICK_SECONDS = 0.001
+_MOST_AT_ONCE = 128
+"""Who is let go in one pass of the loop: more would only queue again, for the swarm takes on so many replies a pass."""
 
 _ASSISTANT_LINE = b'\n["assistant"'
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
@@ -207,7 +209,7 @@ def _no_wire() -> NoReturn:
 
 
 class _Waiting:
-    """A task in a queue of the latency."""
+    """A task in a queue of the latency; ``task`` is None once it was let go or cancelled."""
 
     __slots__ = ("due", "task")
 
@@ -215,21 +217,17 @@ class _Waiting:
         self.due = due
         self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
 
-    async def park(self) -> bool:
-        """Sleep until let go (False) or made the one who watches the clock (True)."""
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return bool(await trio.lowlevel.wait_task_rescheduled(abort))
+    def abort(self, _: object) -> trio.lowlevel.Abort:
+        """Leave the queue."""
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class _Latency:
     """A delay that is the same for all who pass: they leave in the order they came, so one timer serves them all.
 
     The first in the queue watches the clock. When its time comes it lets go whoever is due within a millisecond or
-    so, and makes the next one watch. A timer for each would cost more than the rest of a scripted attempt.
+    so, some at a time, and makes the next one watch. A timer for each would cost more than the rest of a scripted attempt.
     """
 
     __slots__ = ("_is_watched", "_queue", "_seconds")
@@ -247,8 +245,8 @@ class _Latency:
         waiting = _Waiting(trio.current_time() + self._seconds)
         if self._is_watched:
             self._queue.append(waiting)
-            if not await waiting.park():
-                return
+            if not await trio.lowlevel.wait_task_rescheduled(waiting.abort):
+                return  # it was let go; else it was made the one who watches the clock
         self._is_watched = True
         try:
             await trio.sleep_until(waiting.due)
@@ -257,11 +255,13 @@ class _Latency:
 
     def _hand_on(self) -> None:
         due = trio.current_time() + min(_TICK_SECONDS, self._seconds / 10)
+        left = _MOST_AT_ONCE
         while self._queue:
             waiting = self._queue.popleft()
             task, waiting.task = waiting.task, None
             if task is not None:
-                watches = waiting.due > due
+                watches = waiting.due > due or not left
+                left -= 1
                 trio.lowlevel.reschedule(task, outcome.Value(watches))
                 if watches:
                     return
@@ -316,12 +316,12 @@ def _completed(reply: Reply, conversation: Conversation, body: bytes) -> Reply:
     parts: list[Part] = []
     said = 0
     for part in reply.parts:
-        if isinstance(part, ToolCall):
+        if type(part) is ToolCall:
             said += len(part.name) + len(part.arguments)
             if not part.id:
                 call_id = f"call_{conversation.steps}_{len(parts)}"
                 part = ToolCall(call_id, part.name, part.arguments, part.problem)  # noqa: PLW2901 - now with its id
-        elif isinstance(part, (Text, Thinking)):
+        elif type(part) is Text or type(part) is Thinking:
             said += len(part.text)
         parts.append(part)
     derived = Usage(len(body) // 4 + 1, said // 4 + 1) if reply.usage is _DERIVED else reply.usage

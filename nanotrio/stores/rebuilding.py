@@ -38,7 +38,7 @@ async def rebuild_heads(store: Store, number: int, *, after: int = 0) -> int:
                 session.apply(record)
             if session.profile not in models:
                 models[session.profile] = await _model_of(store, session.profile)
-            heads.append(msgspec.structs.replace(session.head(), model=models[session.profile]))
+            heads.append(session.head(models[session.profile]))
         await _commit(store, number, heads, None)
         number += 1
     statistics = await store.statistics()

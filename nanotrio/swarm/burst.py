@@ -11,7 +11,7 @@ a record's number is known before it is encoded.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from ..journal import Journal
@@ -33,7 +33,7 @@ class Burst:
         self._entries: dict[int, list[Fact]] = {}
         self._at_us = 0
 
-    def add(self, session: Session, facts: Iterable[Fact]) -> None:
+    def add(self, session: Session, facts: Sequence[Fact]) -> None:
         """Apply ``facts`` to ``session``, and append them with this group."""
         entry = self._entries.get(session.agent)
         if entry is None:
@@ -48,9 +48,8 @@ class Burst:
                 snapshot = session.snapshot()
                 entry.append(snapshot)
                 session.apply_fact(snapshot)
-        for fact in facts:
-            entry.append(fact)
-            session.apply_fact(fact)
+        entry += facts
+        session.apply_facts(facts)
 
     def content(self, body: bytes) -> int:
         """Return the number of the record that holds ``body``, writing it with this group unless it is known."""

@@ -117,19 +117,16 @@ def _vet(runtime: Runtime, node: Node, call: ToolCall) -> _Job | None:
 
 def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
     """Make a call of the tree's own tools; return whether something has to be waited for."""
-    open_call = (
-        next((each for each in node.session.turn.calls if each.call.id == job.call.id), None)
-        if node.session.turn
-        else None
-    )
-    if open_call is not None and open_call.child:  # a spawn that waits, taken up after a crash: join the child again
-        job.pending = WaitFor((open_call.child,), "all", None, open_call.child)
-        return True
+    for each in node.session.turn.calls if node.session.turn else ():
+        if each.child and each.call.id == job.call.id:  # a spawn that waits, taken up after a crash: join it again
+            job.pending = WaitFor((each.child,), "all", None, each.child)
+            return True
     if runtime.watchers.count:
         runtime.emit(node, ToolStarted(node.id, node.name, job.call))
     try:
         answer = job.tool.run(_context(runtime, node, job.call, is_inline=True), job.arguments)
-        _check_aim(runtime, node, answer)
+        if type(answer) is not ToolOutput:
+            _check_aim(runtime, node, answer)
     except NanotrioError as error:
         _answer(runtime, node, job.call, str(error), is_error=True, mistake=_mistake(job, error))
         return False

@@ -57,7 +57,7 @@ class Pump:
 
     async def turn(self) -> None:
         """Wait for a turn; returns at once, without a checkpoint, while the pass has some left."""
-        if self._left > 0 and not self._ready:
+        if self._left > len(self._ready):
             self._left -= 1
             self._stir()
             return

@@ -159,7 +159,7 @@ class Runtime:
 
     def record(self, node: Node, facts: Iterable[Fact]) -> None:
         """Apply facts to a node's session and append them with the open group."""
-        self.burst.add(node.session, facts)
+        self.burst.add(node.session, tuple(facts))
 
     def absorb(self, node: Node, event: Input) -> None:
         """Record what ``event`` makes true for the node."""
@@ -347,7 +347,7 @@ class Runtime:
         for agent in agents:
             node = self.nodes.get(agent)
             if node is not None:
-                heads.append(msgspec.structs.replace(node.session.head(), model=node.profile.model))
+                heads.append(node.session.head(node.profile.model))
             elif agent in self.cold:
                 heads.append(self.cold[agent])
         return heads

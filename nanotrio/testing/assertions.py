@@ -215,7 +215,7 @@ async def assert_replays(store: Store) -> None:
         profiles = await read_profiles(store, {session.profile for session in sessions})
         for head, session in zip(some, sessions, strict=True):
             profile = profiles.get(session.profile)
-            made = msgspec.structs.replace(session.head(), model=profile.model if profile else "")
+            made = session.head(profile.model if profile else "")
             if made != head:
                 problems.append(f"the head of {head.name} is {head}, and its records make {made}")
     known = {head.agent for head in heads} | set(tail.last_seq)

@@ -51,6 +51,8 @@ class EndTree(msgspec.Struct, frozen=True):
     agent: int
 
 
+_to_json = json.JSONEncoder(ensure_ascii=False).encode
+
 AgentAnswer: TypeAlias = ToolOutput | WaitFor | EndTree
 
 
@@ -178,7 +180,7 @@ def submit_result(context: ToolContext, result: Any) -> AgentAnswer:
 
     result: any JSON value; plain text is fine unless a schema was asked for.
     """
-    _tree(context).submit(context.agent, json.dumps(result, ensure_ascii=False))
+    _tree(context).submit(context.agent, _to_json(result))
     return ToolOutput("submitted")
 
 

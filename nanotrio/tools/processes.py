@@ -68,21 +68,24 @@ class AgentProcesses:
     def __init__(self, token: str, agent: int) -> None:
         self._token = token
         self._agent = agent
-        self._groups: set[int] = set()
+        self._groups: set[int] | None = None
         self._marks: dict[str, str] | None = None
         self._started = False
-        self._threads: dict[object, str] = {}
+        self._threads: dict[object, str] | None = None
 
     def note(self, pid: int) -> None:
         """A process group or session led by ``pid`` was started for the agent."""
         self._started = True
+        if self._groups is None:
+            self._groups = set()
         if len(self._groups) >= _MANY:
             self._groups = {group for group in self._groups if _is_alive(group)}
         self._groups.add(pid)
 
     def forget(self, pid: int) -> None:
         """The group led by ``pid`` has no member left."""
-        self._groups.discard(pid)
+        if self._groups is not None:
+            self._groups.discard(pid)
 
     def marks(self) -> Mapping[str, str]:
         """The environment variable that descendants are known by."""
@@ -94,12 +97,15 @@ class AgentProcesses:
     def thread_began(self, tool: str) -> object:
         """A thread runs ``tool`` for the agent; said in that thread."""
         thread = object()
+        if self._threads is None:
+            self._threads = {}
         self._threads[thread] = tool
         return thread
 
     def thread_ended(self, thread: object) -> None:
         """That thread is done; said in it."""
-        self._threads.pop(thread, None)
+        if self._threads is not None:
+            self._threads.pop(thread, None)
 
     @property
     def is_unused(self) -> bool:
@@ -109,7 +115,7 @@ class AgentProcesses:
     @property
     def threads(self) -> tuple[str, ...]:
         """The tools that a thread still runs."""
-        return tuple(self._threads.values())
+        return tuple((self._threads or {}).values())
 
     @property
     def mark(self) -> str:
@@ -119,7 +125,7 @@ class AgentProcesses:
     @property
     def groups(self) -> frozenset[int]:
         """Groups that may have members."""
-        return frozenset(self._groups)
+        return frozenset(self._groups or ())
 
     @property
     def has_started(self) -> bool:

@@ -110,7 +110,7 @@ def _parser(
             value = decoder.decode(text)
         except (msgspec.DecodeError, UnicodeEncodeError):
             value = _read_again(name, struct, text, required)
-        return {field: getattr(value, field) for field in required}
+        return msgspec.structs.asdict(value)
 
     return parse
 
