@@ -41,6 +41,14 @@ class Place:
         self._written = self._written_bytes()
         self._server_cpu = self.server.cpu_seconds() if self.server else 0.0
 
+    def fresh(self) -> str:
+        """Have a store that is not there yet, and return its address."""
+        if self.server is not None:
+            self.url = self.server.address(self.kind, _new_swarm())
+        else:
+            remove_store(self.url)
+        return self.url
+
     def figures(self) -> dict[str, float | None]:
         """Return the size of the store and what was written since ``begin``, by this process and by a server of ours.
 
@@ -92,11 +100,15 @@ def opened_place(store: str, folder: Path | None = None) -> Iterator[Place]:
         if store.startswith("postgres"):
             own.chmod(0o755)  # the server may run as another user
             with private_postgres(own) as server:
-                yield Place(server.address(store, f"bench_{time.time_ns() // 1_000}"), server)
+                yield Place(server.address(store, _new_swarm()), server)
         else:
             yield Place(f"{store}:{own / 'store'}", None)
     finally:
         shutil.rmtree(own, ignore_errors=True)
+
+
+def _new_swarm() -> str:
+    return f"bench_{time.time_ns() // 1_000}"
 
 
 def _disk() -> Path:

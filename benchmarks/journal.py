@@ -35,7 +35,7 @@ import trio
 
 from benchmarks._crowd import task_of
 from benchmarks._measures import print_result
-from benchmarks._places import add_store_arguments, opened_place, remove_store
+from benchmarks._places import Place, add_store_arguments, opened_place, remove_store
 from nanotrio.journal import Journal, JournalLimits
 from nanotrio.messages import Text, ToolCall, Usage
 from nanotrio.records import (
@@ -373,21 +373,42 @@ def _encode_all(groups: Sequence[Sequence[Row]]) -> list[list[Record]]:
 Run = Callable[[Loop], _Rate]
 
 
-def _plain_run(url: str, path: Path, groups: Sequence[Sequence[Record]], *, row_by_row: bool) -> Run:
-    def run(loop: Loop) -> _Rate:
-        bulk = bulk_of(url, path)
-        return trio.run(_busy_bulk, bulk, loop, groups, bulk.write_rows if row_by_row else bulk.write)
+class _Ways:
+    """All the ways of one place; each run finds nothing there."""
 
-    return run
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        is_file = place.server is None and not place.kind.startswith("postgres")
+        self._plain = parse_url(place.url).path.with_name("plain-bulk") if is_file else Path()
+
+    def clear(self) -> str:
+        """Remove what is there; return the store's address."""
+        if self._plain.name:
+            remove_store(f"sqlite:{self._plain}")
+        return self._place.fresh()
+
+    def bulk(self) -> Bulk:
+        """Return the driver's plain way."""
+        return bulk_of(self.clear(), self._plain)
+
+    def busy(self, groups: Sequence[Sequence[Record]]) -> Run:
+        """Return the journal's run on a busy loop."""
+        return lambda loop: trio.run(_busy, self.clear(), loop, groups)
+
+    def busy_plain(self, groups: Sequence[Sequence[Record]], *, row_by_row: bool) -> Run:
+        """Return a plain way's run on a busy loop."""
+
+        def run(loop: Loop) -> _Rate:
+            bulk = self.bulk()
+            return trio.run(_busy_bulk, bulk, loop, groups, bulk.write_rows if row_by_row else bulk.write)
+
+        return run
 
 
-def _busy_figures(name: str, run: Run, repeats: int, clear: Callable[[], None]) -> dict[str, float]:
+def _busy_figures(name: str, run: Run, repeats: int) -> dict[str, float]:
     """Return the median, least and most of the rates of some runs, and the agents' share of the time."""
     loop = Loop()
-    rates = []
-    for _ in range(repeats):
-        clear()
-        rates.append(run(loop).per_second)
+    rates = [run(loop).per_second for _ in range(repeats)]
     return {
         f"{name}_records_per_second": round(statistics.median(rates)),
         f"{name}_least": round(min(rates)),
@@ -396,17 +417,11 @@ def _busy_figures(name: str, run: Run, repeats: int, clear: Callable[[], None]) 
     }
 
 
-def _measure(url: str, plain: Path, args: argparse.Namespace) -> dict[str, float]:
-    def clear() -> None:
-        remove_store(url)
-        if plain.name:
-            remove_store(f"sqlite:{plain}")
-
+def _measure(place: Place, args: argparse.Namespace) -> dict[str, float]:
+    ways = _Ways(place)
     groups, few = rows(args.records), _encode_all(rows(args.busy_records))
-    clear()
-    idle = trio.run(_idle, url, groups)
-    clear()
-    bulk = _bulk(bulk_of(url, plain), groups)
+    idle = trio.run(_idle, ways.clear(), groups)
+    bulk = _bulk(ways.bulk(), groups)
     figures: dict[str, float] = {
         "records": idle.records,
         "busy_records": sum(map(len, few)),
@@ -415,14 +430,14 @@ def _measure(url: str, plain: Path, args: argparse.Namespace) -> dict[str, float
         "bulk_records_per_second": round(bulk.per_second),
         "idle_to_bulk": idle.per_second / bulk.per_second,
     }
-    runs: dict[str, Run] = {
-        "busy": lambda loop: trio.run(_busy, url, loop, few),
-        "busy_rows": _plain_run(url, plain, few, row_by_row=True),
-        "busy_bulk": _plain_run(url, plain, few, row_by_row=False),
+    runs = {
+        "busy": ways.busy(few),
+        "busy_rows": ways.busy_plain(few, row_by_row=True),
+        "busy_bulk": ways.busy_plain(few, row_by_row=False),
     }
     for name, run in runs.items():
-        figures |= _busy_figures(name, run, args.repeats, clear)
-    clear()
+        figures |= _busy_figures(name, run, args.repeats)
+    ways.clear()
     for name in ("busy_rows", "busy_bulk"):
         figures[f"busy_to_{name}"] = figures["busy_records_per_second"] / figures[f"{name}_records_per_second"]
     return figures
@@ -437,9 +452,7 @@ def main() -> None:
     add_store_arguments(parser)
     args = parser.parse_args()
     with opened_place(args.store, args.folder) as place:
-        url = place.url
-        plain = Path() if url.startswith("postgres") else parse_url(url).path.with_name("plain-bulk")
-        figures = _measure(url, plain, args)
+        figures = _measure(place, args)
     print_result({"benchmark": "journal", "store": place.kind, **figures})
 
 
