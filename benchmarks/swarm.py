@@ -144,6 +144,7 @@ def main() -> None:
         "us_per_agent": seconds / args.agents * 1e6,
         "peak_waiting": crowd.peak_waiting,
         "to_parent": crowd.to_parent,
+        "early": crowd.early,
         **figures,
     }
     if crowd.peak_waiting < 0.95 * crowd.active:
