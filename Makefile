@@ -11,7 +11,7 @@ help:
 	@echo "make soak     the same crash, fault and property tests with full counts"
 	@echo "make lint     the checks without the tests"
 	@echo "make format   rewrite the sources in the project's format"
-	@echo "make bench    run every benchmark; results are appended to benchmarks/results/"
+	@echo "make bench    run the benchmarks, a quarter of an hour; results go to benchmarks/results/ and docs/benchmarks.md"
 	@echo "make clean    remove .venv, caches and build results"
 
 demo: .venv/base.stamp
@@ -31,7 +31,8 @@ format: .venv/dev.stamp
 	@$(BIN)/ruff format .
 
 bench: .venv/dev.stamp
-	@$(BIN)/python tests/run.py --bench
+	@$(BIN)/python -m benchmarks $(BENCH)
+	@$(BIN)/python -m benchmarks._tables
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,21 +1,24 @@
-"""The tables of docs/benchmarks.md, from the files of results.
+"""The tables and plots of docs/benchmarks.md, from the files of results.
 
-``python -m benchmarks._tables`` rewrites what stands between the marks on the page. With ``shares FILE`` it first
-counts a profile that ``py-spy record -t -f raw`` made.
+``python -m benchmarks._tables`` rewrites what stands between the marks on the page, and the plots beside it. With
+``shares FILE`` it first counts a profile that ``py-spy record -t -f raw`` made.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import statistics
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks._figures import GROUPS, Group, Spread, spread, text, trails
+from benchmarks._plots import bars
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
+PLOTS = ROOT / "docs" / "plots"
 RESULTS = ROOT / "benchmarks" / "results"
 MARKS = ("<!-- tables -->\n", "<!-- end of tables -->\n")
 
@@ -53,29 +56,80 @@ def shares(lines: list[str]) -> dict[str, float]:
     return {name: round(count / total, 3) for name, count in samples.most_common()}
 
 
-def figures(name: str) -> list[dict[str, Any]]:
-    """Return the results of a benchmark, one a run."""
-    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+def _rows(group: Group) -> list[tuple[Any, Spread]]:
+    """Return the figures of a group that there are results for."""
+    found = [(figure, spread(figure, RESULTS)) for figure in group.figures]
+    return [(figure, ours) for figure, ours in found if ours is not None]
+
+
+def plots() -> dict[str, str]:
+    """Return each plot's file name and text."""
+    made = {}
+    for group in GROUPS:
+        rows = _rows(group)
+        if group.is_plotted and rows:
+            lines = [(each.label, ours.median, max(each.reference, default=None), each.unit) for each, ours in rows]
+            made[f"{group.name}.svg"] = bars(group.title, ("nanotrio", group.reference), lines)
+    return made
+
+
+def _table(group: Group) -> list[str]:
+    lines = [f"### {group.title}", ""]
+    rows = _rows(group)
+    if group.is_plotted and rows:
+        lines += [f"![{group.title}](plots/{group.name}.svg)", ""]
+    has_reference = group.reference != "-"
+    head = ["", "median", "spread", "has to stay below", *([group.reference] if has_reference else [])]
+    lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    known = dict(rows)
+    for figure in group.figures:
+        ours = known.get(figure)
+        cells = [f"{figure.label}, {figure.unit}" if figure.unit else figure.label]
+        cells += [text(ours.median), ours.around] if ours else ["not measured", ""]
+        missed = bool(ours and figure.bar and ours.median > figure.bar)
+        cells.append((text(figure.bar) if figure.bar else "") + (", missed" if missed else ""))
+        cells += [figure.published] if has_reference else []
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _trailing() -> str:
+    """Say where a reference is better."""
+    behind = [
+        f"{figure.label} ({group.title[0].lower()}{group.title[1:]}: {text(ours.median)} {figure.unit} against "
+        f"{figure.published})"
+        for group in GROUPS
+        for figure, ours in _rows(group)
+        if trails(figure, ours)
+    ]
+    if not behind:
+        return "In none of the figures above that a reference published does it do better than what was measured here."
+    return "Where the reference does better: " + "; ".join(behind) + "."
+
+
+def _machines() -> list[str]:
+    """Tell the machines and versions of what is shown."""
+    seen: dict[str, None] = {}
+    for name in sorted({figure.benchmark for group in GROUPS for figure in group.figures}):
+        path = RESULTS / f"{name}.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            result = json.loads(line)
+            if "machine" in result:
+                had, runs = result["machine"], result["versions"]
+                packages = ", ".join(f"{package} {number}" for package, number in runs.items())
+                seen[
+                    f"- {had['cores']} cores of {had['cpu']}, {had['memory_gb']} GB, Linux {had['kernel']}, "
+                    f"{had['file_system']}; {packages}"
+                ] = None
+    return list(seen) or ["- no results yet"]
 
 
 def tables() -> str:
     """Return what stands between the marks."""
-    runs = figures("swarm")
-    rows = [
-        ("CPU time an agent", "µs", [run["cpu_seconds"] / run["agents"] * 1e6 for run in runs]),
-        ("wall time an agent", "µs", [run["us_per_agent"] for run in runs]),
-        ("worst stall of the loop", "ms", [run["worst_stall_ms"] for run in runs]),
-        ("the same in CPU time of the loop", "ms", [run["worst_stall_cpu_ms"] for run in runs]),
-        ("memory at the peak", "MB", [run["peak_rss_mb"] for run in runs]),
-        ("commits", "", [run["commits"] for run in runs]),
-        ("size of the store", "MB", [run["store_mb"] for run in runs]),
-        ("load of the machine before the run", "", [run["load"] for run in runs]),
-    ]
-    lines = [f"| {len(runs)} runs | median | least | most |", "|---|---|---|---|"]
-    for name, unit, values in rows:
-        cells = (f"{value:,.4g}" for value in (statistics.median(values), min(values), max(values)))
-        lines.append(f"| {name}{f', {unit}' if unit else ''} | {' | '.join(cells)} |")
-    lines += ["", "| Where the loop's time goes | share |", "|---|---|"]
+    lines = ["Measured on:", "", *_machines(), ""]
+    for group in GROUPS:
+        lines += _table(group)
+    lines += [_trailing(), "", "### Where the loop's time goes", "", "| | share |", "|---|---|"]
     profile = json.loads((RESULTS / "swarm-shares.json").read_text(encoding="utf-8"))
     lines += [f"| {name} | {share:.1%} |" for name, share in profile.items()]
     return "\n".join(lines) + "\n"
@@ -92,6 +146,9 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] == ["shares"]:
         counted = shares(Path(arguments[1]).read_text(encoding="utf-8").splitlines())
         (RESULTS / "swarm-shares.json").write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+    PLOTS.mkdir(exist_ok=True)
+    for name, plot in plots().items():
+        (PLOTS / name).write_text(plot, encoding="utf-8")
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -1,33 +1,41 @@
 """The rate at which the journal makes records durable, beside the driver's own plain bulk insert in the same run.
 
 The records are those of the swarm benchmark: of each agent its first one with a task of 500 bytes, three steps, the
-mail it sends and gets, and its end, one or two a group. All four runs commit 4,096 at a time; the first two encode them
-in the same way, by ``encode_facts``, within the time that is measured, for the last two they are encoded before.
+mail it sends and gets, and its end, one or two a group. All runs commit 4,096 at a time; the first two encode them in
+the same way, by ``encode_facts``, within the time that is measured, for the others they are encoded before.
 
 - idle: one task appends as fast as it can, from the first append to the last record durable. Heads are not written.
 - bulk: the plain way of the driver, the same rows into such a table: ``executemany``, a transaction a batch, COPY on
   Postgres, one ``write`` a batch on JSON lines. Nothing else runs.
-- busy: 64 agents keep the loop busy, 30 µs each between two checkpoints; the journal writes beside them.
-- busy_bulk: beside the same agents a task hands 4,096 rows at a time to the plain way in a thread.
+- busy: 64 agents keep the loop busy, a fixed piece of work of 30 µs each between two checkpoints; the journal writes
+  beside them. What fights the loop for the interpreter's lock varies much: some runs, their median, least and most,
+  and beside them the share of the time that the agents worked.
+- busy_rows: beside the same agents a task hands 4,096 rows at a time to the driver's row by row way in a thread:
+  ``executemany`` on the databases, a ``write`` a line on JSON lines.
+- busy_bulk: the same with the plain way of above, where it is another.
 
-    python -m benchmarks.journal --records 200000 --store sqlite:journal-bench.db
+All of it with the interpreter tuned as it is while a swarm is open, and the busy runs end after a minute at the latest.
+
+    python -m benchmarks.journal --records 200000 --store sqlite
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import apsw
 import trio
 
-from benchmarks.swarm import _PADDING, _refuse_tmpfs
+from benchmarks._crowd import task_of
+from benchmarks._measures import print_result
+from benchmarks._places import Place, add_store_arguments, opened_place, remove_store
 from nanotrio.journal import Journal, JournalLimits
 from nanotrio.messages import Text, ToolCall, Usage
 from nanotrio.records import (
@@ -47,12 +55,15 @@ from nanotrio.records import (
     encode_facts,
 )
 from nanotrio.stores import open_store, parse_url, this_process
+from nanotrio.swarm.interpreter import tuned_interpreter
 
 BATCH = 4_096
 AGENTS = 64
 """That keep the loop busy."""
 WORK_SECONDS = 30e-6
 """Of an agent between two checkpoints, as encoding a request and reading a reply take."""
+MAX_SECONDS = 60.0
+"""Of a run that the loop starves."""
 _USAGE = Usage(1_900, 40, 0, 0)
 
 
@@ -75,7 +86,7 @@ def rows(count: int) -> list[list[Row]]:
 
 
 def _life(agent: int, seq: int) -> Iterator[list[Row]]:
-    task = f"child 0 {agent} {_PADDING}"[:500]
+    task = task_of(0, agent)
     call = ToolCall(f"call_{agent}_0", "send_message", f'{{"to":"w.{agent + 1000}","text":"row {agent} is done"}}')
     last = ToolCall(f"call_{agent}_2", "submit_result", f'{{"result":"row {agent} is of kind {agent % 7}"}}')
     result = f'"row {agent} is of kind {agent % 7}"'
@@ -102,10 +113,14 @@ def encoded(group: Sequence[Row], seq: int) -> list[Record]:
 
 
 class Bulk(Protocol):
-    """The plain way of a driver."""
+    """The plain ways of a driver."""
 
     def write(self, records: Sequence[Record]) -> None:
-        """Write a batch."""
+        """Write a batch in the way that is meant for many rows."""
+        ...
+
+    def write_rows(self, records: Sequence[Record]) -> None:
+        """Write a batch row by row."""
         ...
 
     def close(self) -> None:
@@ -133,6 +148,8 @@ class SqliteBulk:
         self._db.executemany("INSERT INTO log VALUES (?, ?)", rows)
         self._db.execute("COMMIT")
 
+    write_rows = write
+
     def close(self) -> None:
         """End."""
         self._db.close()
@@ -151,6 +168,14 @@ class JsonlBulk:
 
         self._number += 1
         self._file.write(batch_block(self._number, records))
+
+    def write_rows(self, records: Sequence[Record]) -> None:
+        """Write each line by itself."""
+        from nanotrio.stores.jsonl_lines import batch_block
+
+        self._number += 1
+        for line in batch_block(self._number, records).splitlines(keepends=True):
+            self._file.write(line)
 
     def close(self) -> None:
         """End."""
@@ -181,6 +206,13 @@ class PostgresBulk:
                 copy.write_row((each.seq, each.prev, each.agent, each.at_us, each.facts))
         self._db.commit()
 
+    def write_rows(self, records: Sequence[Record]) -> None:
+        """Write a batch by ``executemany``."""
+        rows = [(each.seq, each.prev, each.agent, each.at_us, each.facts) for each in records]
+        with self._db.cursor() as cursor:
+            cursor.executemany("INSERT INTO bulk_bench VALUES (%b, %b, %b, %b, %b)", rows)
+        self._db.commit()
+
     def close(self) -> None:
         """End."""
         self._db.execute("DROP TABLE bulk_bench")
@@ -195,38 +227,57 @@ def bulk_of(url: str, path: Path) -> Bulk:
     return JsonlBulk(path) if url.startswith("jsonl") else SqliteBulk(path)
 
 
-async def _with_journal(url: str, work: Callable[[Journal], Awaitable[None]]) -> float:
-    """Return the seconds that ``work`` took, with what it appended durable."""
+@dataclass
+class _Rate:
+    """How much became durable in what time."""
+
+    records: int
+    seconds: float
+
+    @property
+    def per_second(self) -> float:
+        return self.records / self.seconds
+
+
+async def _with_journal(url: str, work: Callable[[Journal], Awaitable[None]]) -> _Rate:
+    """Return how much of what ``work`` appended is durable when it ends, or when the time is over."""
     store = await open_store(url)
     try:
         tenure = await store.acquire(this_process(), takeover=True)
         limits = JournalLimits(max_batch_records=BATCH, heads_records=1 << 60, heads_idle_seconds=float("inf"))
         journal = Journal(store, tenure, lambda _: [], limits=limits)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(journal.run)
-            started = time.perf_counter()
-            await work(journal)
-            await journal.durable(journal.next_seq - 1)
-            seconds = time.perf_counter() - started
-            nursery.cancel_scope.cancel()
+        with tuned_interpreter():  # as a swarm does while it is open
+            async with trio.open_nursery() as nursery:
+                await nursery.start(journal.run)
+                started = time.perf_counter()
+                with trio.move_on_after(MAX_SECONDS):
+                    await work(journal)
+                    await journal.durable(journal.next_seq - 1)
+                rate = _Rate(journal.durable_seq, time.perf_counter() - started)
+                nursery.cancel_scope.cancel()
     finally:
         await store.aclose()
-    return seconds
+    return rate
 
 
-async def _idle(url: str, groups: Sequence[Sequence[Row]]) -> float:
-    async def work(journal: Journal) -> None:
-        for index, group in enumerate(groups):
-            journal.append_nowait(encoded(group, journal.next_seq))
-            if journal.is_full:
-                await journal.room()
-            elif index % 256 == 0:
-                await trio.lowlevel.checkpoint()
-
-    return await _with_journal(url, work)
+async def _append(journal: Journal, groups: Iterable[Sequence[Record]]) -> None:
+    for index, group in enumerate(groups):
+        journal.append_nowait(group)
+        if journal.is_full:
+            await journal.room()
+        elif index % 256 == 0:
+            await trio.lowlevel.checkpoint()
 
 
-def _bulk(bulk: Bulk, groups: Sequence[Sequence[Row]]) -> float:
+async def _idle(url: str, groups: Sequence[Sequence[Row]]) -> _Rate:
+    def made(journal: Journal) -> Iterator[list[Record]]:
+        for group in groups:
+            yield encoded(group, journal.next_seq)
+
+    return await _with_journal(url, lambda journal: _append(journal, made(journal)))
+
+
+def _bulk(bulk: Bulk, groups: Sequence[Sequence[Row]]) -> _Rate:
     started = time.perf_counter()
     seq, waiting = 1, list[Record]()
     for group in groups:
@@ -237,57 +288,78 @@ def _bulk(bulk: Bulk, groups: Sequence[Sequence[Row]]) -> float:
             waiting = []
     if waiting:
         bulk.write(waiting)
-    seconds = time.perf_counter() - started
+    rate = _Rate(seq - 1, time.perf_counter() - started)
     bulk.close()
-    return seconds
+    return rate
 
 
-async def _work(done: trio.Event) -> None:
-    """Keep the loop busy, as an agent does."""
-    while not done.is_set():
-        until = time.perf_counter() + WORK_SECONDS
-        while time.perf_counter() < until:
+class Loop:
+    """A loop kept busy by agents that each do a fixed piece of work between two checkpoints, as fast as they can."""
+
+    def __init__(self) -> None:
+        started = time.thread_time()
+        for _ in range(1_000_000):
             pass
-        await trio.lowlevel.checkpoint()
+        self._rounds = range(round(WORK_SECONDS / (time.thread_time() - started) * 1_000_000))
+        self._pieces = 0
+        self._seconds = 0.0
+        self._is_over = False
+
+    async def _agent(self) -> None:
+        while not self._is_over:
+            for _ in self._rounds:
+                pass
+            self._pieces += 1
+            await trio.lowlevel.checkpoint()
+
+    async def beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do ``work`` beside the agents."""
+        self._is_over = False
+        started = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            for _ in range(AGENTS):
+                nursery.start_soon(self._agent)
+            try:
+                await work()
+            finally:
+                self._is_over = True
+        self._seconds += time.perf_counter() - started
+
+    @property
+    def share(self) -> float:
+        """What part of the time the agents worked, had each piece taken what it takes alone."""
+        return self._pieces * WORK_SECONDS / self._seconds
 
 
-async def _busily(work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work`` beside the agents."""
-    done = trio.Event()
-    async with trio.open_nursery() as nursery:
-        for _ in range(AGENTS):
-            nursery.start_soon(_work, done)
-        await work()
-        done.set()
-
-
-async def _busy(url: str, groups: Sequence[Sequence[Record]]) -> float:
+async def _busy(url: str, loop: Loop, groups: Sequence[Sequence[Record]]) -> _Rate:
     async def work(journal: Journal) -> None:
         async def append() -> None:
-            for index, group in enumerate(groups):
-                journal.append_nowait(group)
-                if journal.is_full:
-                    await journal.room()
-                elif index % 256 == 0:
-                    await trio.lowlevel.checkpoint()
+            await _append(journal, groups)
             await journal.durable(journal.next_seq - 1)
 
-        await _busily(append)
+        await loop.beside(append)
 
     return await _with_journal(url, work)
 
 
-async def _busy_bulk(bulk: Bulk, groups: Sequence[Sequence[Record]]) -> float:
-    async def write() -> None:
-        waiting = [record for group in groups for record in group]
-        for start in range(0, len(waiting), BATCH):
-            await trio.to_thread.run_sync(bulk.write, waiting[start : start + BATCH])
-
+async def _busy_bulk(
+    bulk: Bulk, loop: Loop, groups: Sequence[Sequence[Record]], write_batch: Callable[[Sequence[Record]], None]
+) -> _Rate:
+    records = [record for group in groups for record in group]
+    rate = _Rate(0, 0.0)
     started = time.perf_counter()
-    await _busily(write)
-    seconds = time.perf_counter() - started
+
+    async def write() -> None:
+        while rate.records < len(records) and rate.seconds < MAX_SECONDS:  # a thread cannot be cancelled
+            batch = records[rate.records : rate.records + BATCH]
+            await trio.to_thread.run_sync(write_batch, batch)
+            rate.records += len(batch)
+            rate.seconds = time.perf_counter() - started
+
+    with tuned_interpreter():
+        await loop.beside(write)
     bulk.close()
-    return seconds
+    return rate
 
 
 def _encode_all(groups: Sequence[Sequence[Row]]) -> list[list[Record]]:
@@ -298,59 +370,90 @@ def _encode_all(groups: Sequence[Sequence[Row]]) -> list[list[Record]]:
     return made
 
 
-def remove(url: str) -> None:
-    """Remove a store: its files, or its schema on a server."""
-    address = parse_url(url)
-    if address.server is not None:
-        import psycopg
+Run = Callable[[Loop], _Rate]
 
-        with psycopg.connect(**address.server.parameters) as db:
-            db.execute(f'DROP SCHEMA IF EXISTS "nanotrio_{address.server.swarm}" CASCADE'.encode())
-        return
-    for each in address.path.parent.glob(f"{address.path.name}*"):
-        with suppress(OSError):
-            each.unlink()
+
+class _Ways:
+    """All the ways of one place; each run finds nothing there."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        is_file = place.server is None and not place.kind.startswith("postgres")
+        self._plain = parse_url(place.url).path.with_name("plain-bulk") if is_file else Path()
+
+    def clear(self) -> str:
+        """Remove what is there; return the store's address."""
+        if self._plain.name:
+            remove_store(f"sqlite:{self._plain}")
+        return self._place.fresh()
+
+    def bulk(self) -> Bulk:
+        """Return the driver's plain way."""
+        return bulk_of(self.clear(), self._plain)
+
+    def busy(self, groups: Sequence[Sequence[Record]]) -> Run:
+        """Return the journal's run on a busy loop."""
+        return lambda loop: trio.run(_busy, self.clear(), loop, groups)
+
+    def busy_plain(self, groups: Sequence[Sequence[Record]], *, row_by_row: bool) -> Run:
+        """Return a plain way's run on a busy loop."""
+
+        def run(loop: Loop) -> _Rate:
+            bulk = self.bulk()
+            return trio.run(_busy_bulk, bulk, loop, groups, bulk.write_rows if row_by_row else bulk.write)
+
+        return run
+
+
+def _busy_figures(name: str, run: Run, repeats: int) -> dict[str, float]:
+    """Return the median, least and most of the rates of some runs, and the agents' share of the time."""
+    loop = Loop()
+    rates = [run(loop).per_second for _ in range(repeats)]
+    return {
+        f"{name}_records_per_second": round(statistics.median(rates)),
+        f"{name}_least": round(min(rates)),
+        f"{name}_most": round(max(rates)),
+        f"{name}_loop_share": loop.share,
+    }
+
+
+def _measure(place: Place, args: argparse.Namespace) -> dict[str, float]:
+    ways = _Ways(place)
+    groups, few = rows(args.records), _encode_all(rows(args.busy_records))
+    idle = trio.run(_idle, ways.clear(), groups)
+    bulk = _bulk(ways.bulk(), groups)
+    figures: dict[str, float] = {
+        "records": idle.records,
+        "busy_records": sum(map(len, few)),
+        "mean_bytes": round(sum(len(record.facts) for group in few for record in group) / sum(map(len, few))),
+        "idle_records_per_second": round(idle.per_second),
+        "bulk_records_per_second": round(bulk.per_second),
+        "idle_to_bulk": idle.per_second / bulk.per_second,
+    }
+    runs = {
+        "busy": ways.busy(few),
+        "busy_rows": ways.busy_plain(few, row_by_row=True),
+        "busy_bulk": ways.busy_plain(few, row_by_row=False),
+    }
+    for name, run in runs.items():
+        figures |= _busy_figures(name, run, args.repeats)
+    ways.clear()
+    for name in ("busy_rows", "busy_bulk"):
+        figures[f"busy_to_{name}"] = figures["busy_records_per_second"] / figures[f"{name}_records_per_second"]
+    return figures
 
 
 def main() -> None:
-    """Run the four and print the result."""
+    """Run them all and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=200_000)
-    parser.add_argument("--busy-records", type=int, default=20_000, help="for the two runs on a busy loop")
-    parser.add_argument("--store", default="sqlite:journal-bench.db", help="removed before and after")
+    parser.add_argument("--busy-records", type=int, default=20_000, help="for the runs on a busy loop")
+    parser.add_argument("--repeats", type=int, default=5, help="of each run on a busy loop")
+    add_store_arguments(parser)
     args = parser.parse_args()
-    path = parse_url(args.store).path
-    is_file = not args.store.startswith("postgres")
-    if is_file:
-        _refuse_tmpfs(path.parent)
-    groups = rows(args.records)
-    count = sum(len(group) for group in groups)
-    few = _encode_all(rows(args.busy_records))
-    few_count = sum(len(group) for group in few)
-    figures: dict[str, Any] = {}
-    plain = path.with_name(f"{path.name}-bulk") if is_file else Path()
-    runs: dict[str, Callable[[], float]] = {
-        "idle": lambda: trio.run(_idle, args.store, groups),
-        "bulk": lambda: _bulk(bulk_of(args.store, plain), groups),
-        "busy": lambda: trio.run(_busy, args.store, few),
-        "busy_bulk": lambda: trio.run(_busy_bulk, bulk_of(args.store, plain), few),
-    }
-    for name, run in runs.items():
-        remove(args.store)
-        figures[f"{name}_records_per_second"] = round((few_count if "busy" in name else count) / run())
-    remove(args.store)
-    idle, bulk, busy, busy_bulk = figures.values()
-    result = {
-        "benchmark": "journal",
-        "store": args.store.partition(":")[0],
-        "records": count,
-        "busy_records": few_count,
-        "mean_bytes": round(sum(len(record.facts) for group in few for record in group) / few_count),
-        **figures,
-        "idle_to_bulk": round(idle / bulk, 3),
-        "busy_to_busy_bulk": round(busy / busy_bulk, 2),
-    }
-    print(json.dumps(result))
+    with opened_place(args.store, args.folder) as place:
+        figures = _measure(place, args)
+    print_result({"benchmark": "journal", "store": place.kind, **figures})
 
 
 if __name__ == "__main__":

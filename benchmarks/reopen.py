@@ -2,10 +2,13 @@
 
 A generator writes a store through the journal: roots, below each of them finished children (spawned, one turn with a
 prompt, a reply and a result, reported and settled), and unfinished ones in the middle of their turn. It ends as by a
-SIGKILL, with heads that are behind the log. Then a new process opens the store, and tells how long that took and what
-memory it had at its peak; then it reads the heads of all.
+SIGKILL, with heads that are behind the log. Then a new process opens the store, reads 100 random agents, and tells how
+long that took and what memory it had at its peak; then it reads the heads of all.
 
-    python -m benchmarks.reopen --finished 1000000 --unfinished 5000 --store sqlite:/var/tmp/reopen.db
+With ``--clean`` the generator closes its store as a swarm does, so that nothing has to be replayed.
+
+    python -m benchmarks.reopen --finished 1000000 --unfinished 5000 --store sqlite
+    python -m benchmarks.reopen --finished 1000000 --unfinished 5000 --store postgres
 """
 
 from __future__ import annotations
@@ -13,20 +16,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from hashlib import blake2b
-from pathlib import Path
+from typing import Any
 
 import cbor2
 import msgspec
 import trio
 
 import nanotrio
-from benchmarks.journal import remove
-from benchmarks.swarm import _pss_mb, _refuse_tmpfs
+from benchmarks._crowd import SYSTEM
+from benchmarks._measures import peak_mb, print_result, pss_mb
+from benchmarks._places import Place, add_store_arguments, opened_place
 from nanotrio.journal import Journal
 from nanotrio.messages import Text, Usage
 from nanotrio.models import ScriptedModel, reply_text
@@ -46,7 +52,8 @@ from nanotrio.records import (
     encode_facts,
 )
 from nanotrio.session import Session
-from nanotrio.stores import open_store, parse_url, this_process
+from nanotrio.stores import Store, open_store, this_process
+from nanotrio.swarm import load_sessions
 
 CHILDREN = 1_000
 """Below each root."""
@@ -132,7 +139,7 @@ class Generator:
         self.done.add(session.agent)
 
 
-async def _write(url: str, finished: int, unfinished: int) -> None:
+async def _write(url: str, finished: int, unfinished: int, *, is_clean: bool) -> None:
     generator = Generator()
     store = await open_store(url)
     try:
@@ -140,7 +147,7 @@ async def _write(url: str, finished: int, unfinished: int) -> None:
         generator.journal = journal = Journal(store, tenure, generator.heads)
         async with trio.open_nursery() as nursery:
             await nursery.start(journal.run)
-            system = generator.content(b"You are one of many agents that work on one large job. " * 75)
+            system = generator.content(SYSTEM.encode())
             profile = Profile("scripted/bench", system, ("submit_result",), nanotrio.Limits(), "/tmp")
             generator.profile = generator.content(cbor2.dumps(msgspec.to_builtins(profile)))
             every = max(1, (finished + unfinished) // max(1, unfinished))
@@ -168,86 +175,97 @@ async def _write(url: str, finished: int, unfinished: int) -> None:
             if root is not None:
                 generator.finish(root, None)
             await journal.durable(journal.next_seq - 1)
-            os._exit(0)  # as a SIGKILL does: the last heads are behind, and the owner is dead
+            if not is_clean:
+                os._exit(0)  # as a SIGKILL does: the last heads are behind, and the owner is dead
+            await journal.flush()
+            nursery.cancel_scope.cancel()
     finally:
         await store.aclose()
 
 
-async def _reopen(url: str) -> dict[str, float]:
+async def _reopen(url: str, process_started: float) -> dict[str, Any]:
     """Open the store as a program does after a restart; return seconds, and megabytes at the peak."""
     store = await open_store(url, read_only=True)
     statistics = await store.statistics()
     await store.aclose()
-    before_mb = _pss_mb()
+    before_mb = pss_mb()
     model = ScriptedModel(lambda _: reply_text("x"), name="scripted/bench")
     started = time.perf_counter()
     async with nanotrio.open_swarm(store=url, model=model) as swarm:
         seconds = time.perf_counter() - started
-        views = swarm.agents()
-    peak_mb = _peak_mb()
-    started = time.perf_counter()
+        unfinished = len(swarm.agents())
+    opened_mb = peak_mb()
     store = await open_store(url, read_only=True)
-    count, after = 0, 0
-    while heads := await store.heads(after=after):
-        after = heads[-1].agent
-        count += len(heads)
-    await store.aclose()
-    all_seconds = time.perf_counter() - started
+    try:
+        read_seconds = await _read_some(store)
+        process_seconds = time.monotonic() - process_started
+        read_mb = peak_mb()
+        started = time.perf_counter()
+        count, after = 0, 0
+        while heads := await store.heads(after=after):
+            after = heads[-1].agent
+            count += len(heads)
+        all_seconds = time.perf_counter() - started
+    finally:
+        await store.aclose()
     return {
         "reopen_seconds": seconds,
-        "peak_mb": peak_mb,
+        "read_100_seconds": read_seconds,
+        "process_seconds": process_seconds,
+        "peak_mb": max(opened_mb, read_mb),
         "before_mb": before_mb,
         "replayed_records": statistics.records - statistics.heads_seq,
-        "unfinished": len(views),
+        "unfinished": unfinished,
         "heads": count,
         "all_heads_seconds": all_seconds,
     }
 
 
-def _peak_mb() -> float:
-    """The peak resident size since the process began; no less than the proportional one."""
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+async def _read_some(store: Store) -> float:
+    """Read 100 random agents, whole; return the seconds."""
+    started = time.perf_counter()
+    last = (await store.statistics()).heads
+    ids = sorted(random.Random(7).sample(range(1, last + 1), min(100, last)))
+    heads = await store.heads(agents=ids)
+    sessions = await load_sessions(store, ids, [(head.last_seq, head.snapshot_seq) for head in heads])
+    if [session.agent for session in sessions if session.task] != ids:
+        raise SystemExit("some agents cannot be read")
+    return time.perf_counter() - started
+
+
+def measured(place: Place, finished: int, unfinished: int, *, is_clean: bool = False) -> dict[str, Any]:
+    """Write a store, and reopen it in a process of its own."""
+    started = time.perf_counter()
+    command = [sys.executable, "-m", "benchmarks.reopen", "--store", place.url]
+    sizes = ["--finished", str(finished), "--unfinished", str(unfinished), *(["--clean"] if is_clean else [])]
+    subprocess.run([*command, *sizes, "--write-only"], check=True)
+    write_seconds = time.perf_counter() - started
+    begin = ["--reopen-only", str(time.monotonic())]
+    done = subprocess.run([*command, *begin], stdout=subprocess.PIPE, text=True, check=True)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    if figures["unfinished"] != unfinished or figures["heads"] != finished + unfinished:
+        raise SystemExit(f"the store holds something else than was written: {figures}")
+    return {"write_seconds": write_seconds, "store_mb": place.size_mb(), **figures}
 
 
 def main() -> None:
-    """Write a store, reopen it in a process of its own, and print the result."""
+    """Run the benchmark and print its result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--finished", type=int, default=20_000)
     parser.add_argument("--unfinished", type=int, default=200)
-    parser.add_argument("--store", default="sqlite:reopen-bench.db", help="removed before and after")
-    parser.add_argument("--keep", action="store_true", help="do not remove it afterwards")
-    parser.add_argument("--write-only", action="store_true", help="and be killed")
-    parser.add_argument("--reopen-only", action="store_true", help="the store is there")
+    parser.add_argument("--clean", action="store_true", help="the writer closes the store")
+    parser.add_argument("--write-only", action="store_true", help="and end, as by a SIGKILL unless --clean")
+    parser.add_argument("--reopen-only", type=float, metavar="STARTED", help="the store is there")
+    add_store_arguments(parser)
     args = parser.parse_args()
     if args.write_only:
-        trio.run(_write, args.store, args.finished, args.unfinished)
-    if args.reopen_only:
-        print(json.dumps(trio.run(_reopen, args.store)))
-        return
-    address = parse_url(args.store)
-    if not args.store.startswith("postgres"):
-        _refuse_tmpfs(address.path.parent)
-    remove(args.store)
-    started = time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.reopen", "--store", args.store]
-    sizes = ["--finished", str(args.finished), "--unfinished", str(args.unfinished)]
-    subprocess.run([*command, *sizes, "--write-only"], check=True)
-    write_seconds = time.perf_counter() - started
-    done = subprocess.run([*command, "--reopen-only"], stdout=subprocess.PIPE, text=True, check=True)
-    figures = json.loads(done.stdout.splitlines()[-1])
-    if figures["unfinished"] != args.unfinished or figures["heads"] != args.finished + args.unfinished:
-        raise SystemExit(f"the store holds something else than was written: {figures}")
-    result = {
-        "benchmark": "reopen",
-        "store": args.store.partition(":")[0],
-        "finished": args.finished,
-        "write_seconds": write_seconds,
-        "store_mb": address.path.stat().st_size / 1e6 if address.path.exists() else 0.0,
-        **figures,
-    }
-    if not args.keep:
-        remove(args.store)
-    print(json.dumps({key: round(value, 3) if isinstance(value, float) else value for key, value in result.items()}))
+        trio.run(partial(_write, args.store, args.finished, args.unfinished, is_clean=args.clean))
+    elif args.reopen_only is not None:
+        print(json.dumps(trio.run(_reopen, args.store, args.reopen_only)))
+    else:
+        with opened_place(args.store, args.folder) as place:
+            figures = measured(place, args.finished, args.unfinished, is_clean=args.clean)
+        print_result({"benchmark": "reopen", "store": place.kind, "finished": args.finished, **figures})
 
 
 if __name__ == "__main__":

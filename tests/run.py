@@ -1,15 +1,12 @@
 """Every check and every test, with one line each, and the counts on the last line.
 
-``python tests/run.py`` is ``make test``; ``--soak`` sets the full counts, ``--lint`` leaves the tests out, ``--bench``
-runs the benchmarks instead. The checks run two at a time, a check's output is shown only where it failed, and any
-failure is a non-zero exit.
+``python tests/run.py`` is ``make test``; ``--soak`` sets the full counts, ``--lint`` leaves the tests out. The checks
+run two at a time, a check's output is shown only where it failed, and any failure is a non-zero exit.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
-import json
 import os
 import signal
 import subprocess
@@ -115,47 +112,17 @@ def run_tests(*, soak: bool, arguments: list[str]) -> Counts:
         return read_report(report, code)
 
 
-def run_benchmarks() -> Counts:
-    """Run each benchmark with its defaults; append the JSON object on its last line to its file of results."""
-    counts = Counts()
-    results = ROOT / "benchmarks" / "results"
-    for script in sorted((ROOT / "benchmarks").glob("*.py")):
-        if script.name.startswith("_"):
-            continue
-        command = [sys.executable, "-m", f"benchmarks.{script.stem}"]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        line = done.stdout.rstrip().rpartition("\n")[2]
-        print(f"{script.stem}: {line}", flush=True)
-        try:
-            result = json.loads(line)
-        except ValueError:
-            result = None
-        if done.returncode or not isinstance(result, dict):
-            counts = counts.plus(Counts(failed=1))
-            continue
-        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        results.mkdir(exist_ok=True)
-        with (results / f"{script.stem}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"at": at, **result}) + "\n")
-        counts = counts.plus(Counts(passed=1))
-    return counts
-
-
 def main() -> int:
     """Run what the arguments say; return the exit code."""
     parser = argparse.ArgumentParser(description="Run every check and test of nanotrio.")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--soak", action="store_true", help="full counts")
     what.add_argument("--lint", action="store_true", help="the checks alone")
-    what.add_argument("--bench", action="store_true", help="the benchmarks alone")
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     arguments = parser.parse_args()
-    if arguments.bench:
-        counts = run_benchmarks()
-    else:
-        counts = run_checks()
-        if not arguments.lint:
-            counts = counts.plus(run_tests(soak=arguments.soak, arguments=arguments.pytest))
+    counts = run_checks()
+    if not arguments.lint:
+        counts = counts.plus(run_tests(soak=arguments.soak, arguments=arguments.pytest))
     print(f"nanotrio: {counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped")
     return 1 if counts.failed or not counts.passed else 0
 

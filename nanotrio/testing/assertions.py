@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-import msgspec
-
 from ..errors import UsageError
 from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded, decode_facts, encode_facts
 from ..stores import Store

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,15 @@ _names = itertools.count(1)
 
 
 class PostgresServer:
-    """A server of our own; the user is ``postgres``, who needs the password on loopback but not on the socket."""
+    """A server of our own; the user is ``postgres``, who needs the password on loopback but not on the socket.
 
-    def __init__(self) -> None:
+    The benchmarks bring theirs up with it, below a folder on a real disk and with the settings of a server at work.
+    """
+
+    def __init__(self, parent: Path | None = None, *, settings: Mapping[str, str] = _SETTINGS) -> None:
         self.user = _other_user()
-        self.folder = Path(tempfile.mkdtemp(prefix="nanotrio-pg-"))
+        self.settings = settings
+        self.folder = Path(tempfile.mkdtemp(prefix="nanotrio-pg-", dir=parent))
         self.data = self.folder / "data"
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
@@ -62,7 +66,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server and return when it answers."""
-        settings = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
+        settings = [f"-c{name}={value}" for name, value in self.settings.items()]
         command = ["postgres", "-D", str(self.data), "-k", str(self.folder), "-p", str(self.port), *settings]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(

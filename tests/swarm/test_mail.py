@@ -13,10 +13,9 @@ from nanotrio.limits import Limits
 from nanotrio.messages import ToolResult, text_of
 from nanotrio.models.scripted import Conversation, Late
 from nanotrio.records import MailArrived, MailRead, MailReturned, TurnStarted, decode_facts
-from tests import counts
 from nanotrio.testing import UnreliableStore
+from tests import counts
 from tests.swarm.worlds import (
-    taped_store,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -24,6 +23,7 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 STATES = ["pending", "running", "settling", "idle", "closed"]

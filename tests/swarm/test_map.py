@@ -18,13 +18,13 @@ from nanotrio.swarm import mapping as mapping_file
 from nanotrio.swarm.ending import end_trees
 from tests.swarm.worlds import (
     DEAR,
-    TapedStore,
     check_all_is_given_back,
     check_store_holds_the_live_state,
     late,
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 
@@ -259,7 +259,7 @@ async def test_a_cap_holds_the_whole_job_and_a_raised_one_goes_on(autojump_clock
         calls.append(conversation.task)
         return reply_text("ok", usage=nanotrio.messages.Usage(input=1_000, output=1_000))
 
-    store = TapedStore()
+    store = taped_store()
     async with opened(answer, price=DEAR, store=store) as swarm:
         async with swarm.map("do {item}", range(20), job="j", budget_usd=0.02, retries=2, max_active=1) as results:
             found = await all_of(results)
@@ -347,7 +347,7 @@ async def end_as_interrupted(swarm: nanotrio.Swarm, results: MapResults) -> None
     ],
 )
 async def test_what_cannot_be_used_is_told_before_anything_is_written(options: dict[str, Any], said: str) -> None:
-    store = TapedStore()
+    store = taped_store()
     async with opened(echo, store=store) as swarm:
         with pytest.raises(UsageError, match=said):
             async with swarm.map("do {item}", **{"items": [1], **options}):

@@ -10,7 +10,8 @@ import trio
 import nanotrio
 from nanotrio.errors import ModelError, UsageError
 from nanotrio.models.scripted import Conversation
-from tests.swarm.worlds import TapedStore, check_all_is_given_back, late, opened, reply_text, sessions_in
+from nanotrio.testing import UnreliableStore
+from tests.swarm.worlds import check_all_is_given_back, late, opened, reply_text, sessions_in, taped_store
 
 
 def echo(conversation: Conversation) -> Any:
@@ -58,7 +59,7 @@ async def run_job(store: Any, script: Any, items: Any = ITEMS, **options: Any) -
 async def test_a_job_killed_after_any_batch_ends_as_if_it_had_not_been(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    whole = TapedStore()
+    whole = taped_store()
     script = Counted()
     expected = [shown(each) for each in await run_job(whole, script)]
     assert set(script.asked.values()) == {1, 2}
@@ -74,13 +75,13 @@ async def test_a_job_killed_after_any_batch_ends_as_if_it_had_not_been(
     assert not script.asked, "the last cut is the whole job"
 
 
-async def outcomes_in(store: TapedStore) -> list[tuple[str, str | None]]:
+async def outcomes_in(store: UnreliableStore) -> list[tuple[str, str | None]]:
     sessions = (await sessions_in(store)).values()
     return [(session.name, session.ended.fact.status if session.ended else None) for session in sessions]
 
 
 async def test_a_changed_item_is_done_anew_and_the_others_are_not(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     await run_job(store, echo)
     changed = [*ITEMS[:5], "new 0", *ITEMS[6:], "more 0"]
     script = Counted()
@@ -101,7 +102,7 @@ async def test_a_changed_item_is_done_anew_and_the_others_are_not(autojump_clock
 async def test_what_is_unfinished_of_items_that_are_gone_is_cancelled(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    store = TapedStore()
+    store = taped_store()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_job, store, timed, ["1 50", "2 50", "3 50"])
         await trio.sleep(10)
@@ -117,7 +118,7 @@ async def test_what_is_unfinished_of_items_that_are_gone_is_cancelled(
 
 
 async def test_another_prompt_or_model_is_another_question(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     first = await run_job(store, echo, ["a 0"])
     again = await run_job(store, echo, ["a 0"], system="Be brief.")
     assert again[0].agent != first[0].agent
@@ -126,7 +127,7 @@ async def test_another_prompt_or_model_is_another_question(autojump_clock: trio.
 
 
 async def test_failed_items_are_tried_again_where_that_is_asked_for(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     found = await run_job(store, Counted())
     failed = [each.item for each in found if each.status == "failed"]
     assert len(failed) == 3
@@ -139,7 +140,7 @@ async def test_failed_items_are_tried_again_where_that_is_asked_for(autojump_clo
 
 
 async def test_a_key_says_what_of_an_item_counts(autojump_clock: trio.testing.MockClock) -> None:
-    store = TapedStore()
+    store = taped_store()
     one = [{"id": "1", "at": 1}]
     two = [{"id": "1", "at": 2}]
     calls: list[str] = []

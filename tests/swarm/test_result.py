@@ -12,7 +12,7 @@ import pytest
 
 from nanotrio.errors import ToolError, UsageError
 from nanotrio.swarm.result import check_result, schema_of
-from tests.swarm.worlds import taped_store, by_task, opened, reply_calls, reply_text
+from tests.swarm.worlds import by_task, opened, reply_calls, reply_text, taped_store
 
 
 class Finding(msgspec.Struct):

@@ -17,11 +17,10 @@ from nanotrio.messages import Usage, text_of
 from nanotrio.models.scripted import Conversation, Late
 from nanotrio.records import ChildEnded, Spawned, decode_facts
 from nanotrio.swarm.events import TurnFinished
-from tests import counts
 from nanotrio.testing import UnreliableStore
+from tests import counts
 from tests.swarm.worlds import (
     DEAR,
-    taped_store,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -29,6 +28,7 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 

@@ -13,7 +13,6 @@ from nanotrio.models.scripted import Conversation
 from nanotrio.swarm.events import BudgetWarned
 from tests.swarm.worlds import (
     DEAR,
-    taped_store,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -21,6 +20,7 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 SMALL = Limits(max_output_tokens=1_500)
