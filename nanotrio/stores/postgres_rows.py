@@ -49,6 +49,7 @@ _SHARED: Final = "nanotrio"
 """Swarms' own schemas have an underscore after it. Tables of another form would get another name, since swarms of an
 earlier version may be writing into these."""
 _SLICE: Final = 4_096
+_DELETE_SECONDS: Final = 3_600.0
 
 TABLES: Final = {"agents": AGENT, "messages": MESSAGE, "tool_calls": CALL, "mail": MAIL, "usage": USAGE}
 """Columns, in order; in the shared tables ``swarm`` comes before them."""
@@ -275,14 +276,20 @@ async def _number(connection: TrioConnection, schema: str) -> int:
 async def _forget(connection: TrioConnection, address: PostgresAddress) -> None:
     """Remove the views, the mark, and whatever rows a swarm of that name has."""
     schema = schema_of(address.swarm)
-    drops = [*(f"DROP VIEW IF EXISTS {schema}.{table};" for table in TABLES)]
-    await connection.execute("\n".join([*drops, f"DROP TABLE IF EXISTS {schema}.rows_mark;"]).encode())
-    for table in (*reversed(TABLES), "swarms"):
-        if await _first(connection, f"SELECT to_regclass('{_SHARED}.{table}') IS NOT NULL"):
-            number = "id" if table == "swarms" else "swarm"
-            ours = f"SELECT id FROM {_SHARED}.swarms WHERE name = %s"  # noqa: S608 - names of ours
-            query = f"DELETE FROM {_SHARED}.{table} WHERE {number} IN ({ours})"  # noqa: S608
-            await connection.execute(query.encode(), (address.swarm,))
+    silence = connection.silence_seconds
+    # The server says nothing while it deletes, and that may be the rows of a million agents.
+    connection.silence_seconds = _DELETE_SECONDS
+    try:
+        drops = [*(f"DROP VIEW IF EXISTS {schema}.{table};" for table in TABLES)]
+        await connection.execute("\n".join([*drops, f"DROP TABLE IF EXISTS {schema}.rows_mark;"]).encode())
+        for table in (*reversed(TABLES), "swarms"):
+            if await _first(connection, f"SELECT to_regclass('{_SHARED}.{table}') IS NOT NULL"):
+                number = "id" if table == "swarms" else "swarm"
+                ours = f"SELECT id FROM {_SHARED}.swarms WHERE name = %s"  # noqa: S608 - names of ours
+                query = f"DELETE FROM {_SHARED}.{table} WHERE {number} IN ({ours})"  # noqa: S608
+                await connection.execute(query.encode(), (address.swarm,))
+    finally:
+        connection.silence_seconds = silence
 
 
 async def _make_shared(connection: TrioConnection, address: PostgresAddress) -> None:

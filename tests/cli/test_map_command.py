@@ -162,8 +162,8 @@ def test_a_bad_row_of_standard_input_is_told_in_its_result(mapped: Command) -> N
 @pytest.mark.parametrize(
     ("name", "text", "prompt", "code", "said"),
     [
-        ("i.csv", "title,body\n1,2\n", "{titel}", 2,
-         "--prompt asks for {titel}, and i.csv:2 has {item}, {title}, {body}; did you mean {title}"),
+        ("i.csv", "title,body\n1,2\n", "{titles}", 2,
+         "--prompt asks for {titles}, and i.csv:2 has {item}, {title}, {body}; did you mean {title}"),
         ("i.txt", "a\n", "{name}", 2,
          "--prompt asks for {name}, and there is {item}; a brace of the text itself is written {{ or }}"),
         ("i.jsonl", '{"a": 1}\n', "{b}", 2, "--prompt asks for {b}, and i.jsonl:1 has {item}, {a}; a brace of"),

@@ -105,6 +105,14 @@ async def test_whatever_happens_in_any_order_the_rows_are_those_of_sqlite(postgr
             assert (await query(other, sql)).rows == (await query(one, sql)).rows, f"seed {seed}, {table}"
 
 
+async def test_a_swarm_may_have_any_name_that_an_address_takes(postgres: Server) -> None:
+    odd = postgres.url(f"{new_swarm()}.A-b_", kind="postgres+rows")
+    await write_log_to(odd, LOG, (6,))
+    await _check(odd)
+    assert not (await StoreCare(odd).repair()).is_new
+    await _check(odd)
+
+
 async def test_what_was_written_without_rows_is_made_up_for(url: str) -> None:
     await write_log_to(_without(url), LOG[:5], (2,))
     for each in (url, _without(url)):

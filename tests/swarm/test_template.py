@@ -37,9 +37,9 @@ def test_a_brace_that_names_nothing_is_told_with_its_place(text: str, at: int) -
 
 
 def test_a_place_without_a_value_is_told_with_what_there_is() -> None:
-    template = Template("{titel}: {body} {titel}")
-    assert template.fields == ("titel", "body")
-    with pytest.raises(UsageError, match=r"asks for {titel}, and there is title, body$"):
+    template = Template("{titles}: {body} {titles}")
+    assert template.fields == ("titles", "body")
+    with pytest.raises(UsageError, match=r"asks for {titles}, and there is title, body$"):
         template.render({"title": "a", "body": "b"})
 
 
