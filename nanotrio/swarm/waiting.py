@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import trio
+
 from ..errors import ToolError
 from ..records import MailTaken
 from ..tools import ToolOutput, WaitFor
@@ -26,6 +28,8 @@ async def answer_wait(runtime: Runtime, node: Node, pending: WaitFor) -> ToolOut
         untold = {mail.sender for mail in node.session.unread if mail.kind == "child"}
         awaited = [each for each in nodes if each.is_counted or each.id in untold]
     await wait_for(runtime, awaited, pending.mode, pending.timeout_seconds)
+    if node.sealed is not None:  # those below it were ended first, and its own cancel is on the way
+        await trio.sleep_forever()
     finished = [each for each in nodes if not each.is_counted]
     ids = {each.id for each in finished}
     told = tuple([mail.seq for mail in node.session.unread if mail.kind == "child" and mail.sender in ids])
