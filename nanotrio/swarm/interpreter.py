@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 __all__ = ["tuned_interpreter"]
 
-_THRESHOLDS = (20_000, 50, 1_000)
+_THRESHOLDS = (5_000, 200, 1_000)
 _SWITCH_SECONDS = 0.001
 _open = 0
 

@@ -19,6 +19,7 @@ from .forking import fork_live, fork_stored
 from .mailroom import wait_for
 from .node import Node
 from .outcome import AgentView
+from .pump import QUOTA
 from .recovery import read_heads, resume_tree
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
@@ -75,6 +76,8 @@ class Swarm:
         self._check_open()
         await self._runtime.journal.room()
         runtime = self._runtime
+        if len(prompts) >= QUOTA:
+            await runtime.pump.long_turn()
         name = options.get("name", "agent")
         profile = profile_of(runtime, parent, options)
         check_room(runtime, parent, len(prompts))

@@ -8,8 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-import nanotrio
-from nanotrio.errors import UsageError
+from nanotrio.errors import StoreError, UsageError
 from nanotrio.limits import Limits
 from nanotrio.models.scripted import Conversation
 from nanotrio.swarm.ceiling import available_bytes, resident_bytes
@@ -211,7 +210,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_delays_an_evicted_agent_a
         async def load(self, ends: Any) -> Any:
             if self.failures:
                 self.failures -= 1
-                raise nanotrio.StoreError("the disk is away")
+                raise StoreError("the disk is away")
             return await super().load(ends)
 
     store = Failing()
