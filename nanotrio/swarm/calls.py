@@ -55,6 +55,8 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         if crash.here is not None:
             crash.here("before-model-call", node.id)
         attempt = node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
+        if node.encoded is None:
+            node.session.pack()
         del body, admitted, emit  # only the attempt holds the request, for as long as it needs it
         reply = await attempt
     except ModelError as error:
@@ -80,7 +82,7 @@ async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
     """Encode the request and reserve what it may cost; None where it is not to be sent now."""
     await _wait_for_gate(runtime, node)
     max_tokens = node.limits.max_output_tokens
-    body = _encode(runtime, node, max_tokens)
+    body = await _request(runtime, node, max_tokens)
     price = node.model.price
     amount = 0
     if price is not None:
@@ -91,7 +93,7 @@ async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
             runtime.absorb(node, Stop("budget_exceeded", str(error)))
             return None
         if lowered != max_tokens:
-            body = _encode(runtime, node, lowered)
+            body = await _request(runtime, node, lowered)
         gate = runtime.gates.get(node.model.name)
         if gate is not None and gate.is_closed(trio.current_time()):  # closed while this agent waited for money
             node.ledger.settle(amount, 0)
@@ -166,6 +168,14 @@ def _waiting(runtime: Runtime, node: Node, reason: str) -> None:
     node.waiting_for = reason
     if runtime.watchers.count:
         runtime.emit(node, AgentWaiting(node.id, node.name, reason))
+
+
+async def _request(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
+    """Encode the request, once the transcript is whole again: any wait before may have been a long one."""
+    node.session.unpack()
+    if node.session.evicted:
+        await runtime.transcripts.restore(node)
+    return _encode(runtime, node, max_tokens)
 
 
 def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:

@@ -132,8 +132,6 @@ def _next_work(runtime: Runtime, node: Node) -> Awaitable[object] | None:
                 _turn_began(runtime, node)
         match decision.effect:
             case AskModel():
-                if session.evicted:
-                    return runtime.transcripts.restore(node)
                 return ask_model(runtime, node)
             case RunTools(calls):
                 return run_tools(runtime, node, calls)

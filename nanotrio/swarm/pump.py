@@ -7,6 +7,9 @@ their reply take a quarter of a second. So an agent that is ready to work asks t
 quota of turns; whoever asks while some are left goes on at once, the others are parked in the order they came and
 are let go by the pump's own task, which runs once a pass for as long as anybody asks. New agents are started out of
 the same quota.
+
+What takes milliseconds by itself, such as a call that spawns a thousand children, asks for a *long turn*: there is one
+in a pass, so ten who spawn at once do not add up to one stall.
 """
 
 from __future__ import annotations
@@ -41,13 +44,15 @@ class Parked:
 
 
 class Pump:
-    """Hands out turns on the loop, at most ``QUOTA`` a pass."""
+    """Hands out turns on the loop, at most ``QUOTA`` a pass, and one long one."""
 
-    __slots__ = ("_left", "_ready", "_task")
+    __slots__ = ("_is_taken", "_left", "_ready", "_task")
 
     def __init__(self) -> None:
         self._ready: deque[Parked | Callable[[], None]] = deque()
         self._left = QUOTA
+        self._is_taken = False
+        """The pass has had its long turn."""
         self._task: trio.lowlevel.Task | None = None
 
     def post(self, item: Parked | Callable[[], None]) -> None:
@@ -66,6 +71,16 @@ class Pump:
         self._stir()
         await parked.wait()
 
+    async def long_turn(self) -> None:
+        """Wait for a turn of some milliseconds; as ``turn``, the first who asks in a pass goes on at once."""
+        while self._is_taken:
+            parked = Parked()
+            self._ready.append(parked)
+            self._stir()
+            await parked.wait()
+        self._is_taken = True
+        self._stir()
+
     def _stir(self) -> None:
         task = self._task
         if task is not None:
@@ -81,6 +96,7 @@ class Pump:
 
         while True:
             self._left = QUOTA
+            self._is_taken = False
             ready = self._ready
             while ready and self._left > 0:
                 item = ready.popleft()

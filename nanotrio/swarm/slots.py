@@ -51,12 +51,12 @@ class Slots:
     def enqueue(self, node: Node) -> None:
         """Start ``node`` when a slot is free; a node that is queued already stays where it is.
 
-        One whose turn is open, or has ended while descendants were unfinished, returns: it goes before new ones.
+        One whose turn is open, or that has unfinished descendants, returns: it goes before new ones.
         """
         if node.is_queued:
             return
         node.is_queued = True
-        if node.session.status in ("running", "settling"):
+        if node.session.status in ("running", "settling") or node.unfinished_children:
             self._returning.append((node, None))
         else:
             self._pending.append(node)

@@ -21,6 +21,7 @@ from .map_values import MapOptions
 from .mapping import MapResults, open_map
 from .node import Node
 from .outcome import AgentView
+from .pump import QUOTA
 from .recovery import read_heads, resume_tree
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
@@ -76,6 +77,8 @@ class Swarm:
         """Start an agent on each of ``prompts``; what ``Swarm.spawn`` and ``Agent.spawn`` stand on."""
         self._check_open()
         await self._runtime.journal.room()
+        if len(prompts) >= QUOTA:
+            await self._runtime.pump.long_turn()
         agents = self.spawn_below_nowait(parent, prompts, options)
         await self._runtime.journal.durable(self._runtime.append())
         return agents

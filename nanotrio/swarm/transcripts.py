@@ -8,6 +8,10 @@ look has waited all the time between, and if that record is durable its messages
 wait is timed by itself, and an agent that works is never touched. Where memory is short the task looks every second,
 evicts those first that have waited longest, and stops when there is enough again.
 
+Freed memory goes back to the system by the page, and a page is free when all that lay on it is. So the messages of a
+short conversation are packed into one piece while its agent waits for the model (``Session.pack``, in ``calls``): that
+costs some microseconds, halves what they take, and keeps them apart from the many small things that outlive them.
+
 Before a session is needed whole its agent calls ``restore``. A second task, ``load``, reads what is asked for, many at
 a time, and works through long chains a slice at a time. A store that cannot be read at the moment is asked again.
 
@@ -27,6 +31,7 @@ from ..errors import RecordError, StoreDamagedError, StoreError
 from ..messages import Message
 from ..records import Record
 from ..session import Session
+from .ceiling import give_back
 from .events import MemoryShort
 from .node import Node
 from .pump import QUOTA, Parked
@@ -45,6 +50,8 @@ _SHORT_SECONDS = 1.0
 
 _RETRY_SECONDS = 0.5
 _SLICE_RECORDS = 500
+_MANY_EVICTED = 1_000
+"""So many make it worth while to give memory back to the system."""
 
 
 class _Wanted:
@@ -131,12 +138,14 @@ class Transcripts:
                 if is_short and evicted and self._ceiling.look():
                     self.tell()
                     break
+        if evicted >= _MANY_EVICTED:
+            await trio.to_thread.run_sync(give_back)
         return evicted
 
     def evict(self, node: Node) -> bool:
         """Drop the node's transcript; return False where there is none, or it is not durable."""
         session = node.session
-        if not session.messages or session.last_seq > self._runtime.journal.durable_seq:
+        if not (session.messages or session.packed) or session.last_seq > self._runtime.journal.durable_seq:
             return False
         session.evict()
         node.encoded = None
@@ -148,6 +157,7 @@ class Transcripts:
         Raises:
             StoreDamagedError, RecordError: what the store holds is not what was evicted.
         """
+        node.session.unpack()
         while node.session.evicted:
             wanted = _Wanted(node)
             self._wanted.append(wanted)

@@ -35,6 +35,7 @@ def _counting(conversation: Conversation) -> Any:
 
 
 def _texts(agent: nanotrio.Agent) -> list[str]:
+    agent._node.session.unpack()
     messages = agent._node.session.messages
     return ["".join(part.text for part in message.parts if isinstance(part, Text)) for message in messages]
 

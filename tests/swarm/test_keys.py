@@ -42,6 +42,7 @@ async def test_no_key_reaches_the_store_or_the_files_beside_it(tmp_path: Path) -
     ) as swarm:
         agent = await swarm.spawn(f"root {KEY}", name=KEY, system=KEY)
         assert (await agent.wait()).result == "[SOME_API_KEY]"
+        agent._node.session.unpack()
         results = [part for message in agent._node.session.messages for part in message.parts]
         assert "sk-0" not in repr(results)
     check_files(tmp_path)

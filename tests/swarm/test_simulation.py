@@ -136,13 +136,17 @@ def check_nobody_waits_for_ever(runtime: Any) -> None:
             del left[agent]
 
 
+async def settled(swarm: nanotrio.Swarm) -> None:
+    with trio.fail_after(3_000):
+        while swarm._runtime.unfinished_roots:  # noqa: ASYNC110 - the virtual clock jumps, so nothing is polled
+            await trio.sleep(1)
+            check_nobody_waits_for_ever(swarm._runtime)
+        await trio.sleep(20)
+
+
 async def finish(swarm: nanotrio.Swarm, store: UnreliableStore | None) -> None:
     runtime = swarm._runtime
-    with trio.fail_after(3_000):
-        while runtime.unfinished_roots:  # noqa: ASYNC110 - the virtual clock jumps, so nothing is polled
-            await trio.sleep(1)
-            check_nobody_waits_for_ever(runtime)
-        await trio.sleep(20)
+    await settled(swarm)
     check_all_is_given_back(swarm)
     await check_store_holds_the_live_state(swarm)
     for node in runtime.nodes.values():
@@ -156,21 +160,40 @@ async def finish(swarm: nanotrio.Swarm, store: UnreliableStore | None) -> None:
         check_mail(store)
 
 
-async def run(seed: int, kills: int) -> None:
+async def evict_by_chance(swarm: nanotrio.Swarm, chance: random.Random) -> None:
+    """Evict whoever can be, again and again, as if everybody waited long."""
+    while True:
+        await trio.sleep(chance.choice([0.0, 0.002, 0.05, 0.7, 2.0]))
+        for node in list(swarm._runtime.nodes.values()):
+            if chance.random() < 0.7:
+                swarm._runtime.transcripts.evict(node)
+
+
+async def run(seed: int, kills: int, *, evicts: bool = False) -> None:
     chance = random.Random(seed)
     store = taped_store()
     options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
     async with opened(script(seed), store=store, **options) as swarm:
-        for number in range(2):
-            await swarm.spawn(f"root{number}", budget_usd=0.4)
+        async with trio.open_nursery() as nursery:
+            if evicts:
+                nursery.start_soon(evict_by_chance, swarm, random.Random(seed))
+            for number in range(2):
+                await swarm.spawn(f"root{number}", budget_usd=0.4)
+            await settled(swarm)
+            nursery.cancel_scope.cancel()
         await finish(swarm, store)
         ids = {view.id: view.name for view in swarm.agents()}
     spent: dict[int, int] = {}
     for _ in range(kills):
         store = await store.as_of(chance.randint(2, len(store.batches)))
         async with opened(script(seed), store=store, **options) as swarm:
-            for agent in await swarm.resume_all():
-                assert ids[agent.id] == agent.name
+            async with trio.open_nursery() as nursery:
+                if evicts:
+                    nursery.start_soon(evict_by_chance, swarm, random.Random(seed))
+                for agent in await swarm.resume_all():
+                    assert ids[agent.id] == agent.name
+                await settled(swarm)
+                nursery.cancel_scope.cancel()
             await finish(swarm, store)
             spent = {view.id: view.spent_nano + view.uncertain_nano for view in swarm.agents() if not view.parent}
     assert all(amount <= 400_000_000 for amount in spent.values())
@@ -184,6 +207,11 @@ def test_a_random_tree_ends_with_everything_accounted_for(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_tree_is_killed_three_times_and_finishes(seed: int) -> None:
     trio.run(run, seed + 1_000, 3, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_tree_whose_transcripts_leave_memory_all_the_time_ends_the_same(seed: int) -> None:
+    trio.run(lambda: run(seed, 1, evicts=True), clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def run_cancelled(seed: int) -> None:

@@ -83,6 +83,7 @@ async def check_store_holds_the_live_state(swarm: nanotrio.Swarm) -> None:
     runtime = swarm._runtime
     stored = await sessions_in(runtime.store)
     for agent, node in runtime.nodes.items():
+        await runtime.transcripts.restore(node)
         assert stored[agent] == node.session
         assert stored[agent].head() == node.session.head()
 
