@@ -120,7 +120,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Session(msgspec.Struct, gc=False):
-    """An agent's state, as its facts make it. Read it freely; change it only by ``apply``, ``apply_fact`` and ``apply_facts``."""
+    """An agent's state, as its facts make it. Read it freely; change it only by ``apply`` and its like."""
 
     agent: int
     parent: int = 0
