@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+import msgspec
+
 from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded, decode_facts
 from ..stores import Store
 from ..swarm.recovery import load_sessions, read_profiles, tail_heads
@@ -174,7 +176,7 @@ async def assert_replays(store: Store) -> None:
         profiles = await read_profiles(store, {session.profile for session in sessions})
         for head, session in zip(some, sessions, strict=True):
             profile = profiles.get(session.profile)
-            made = session.head(profile.model if profile else "")
+            made = msgspec.structs.replace(session.head(), model=profile.model if profile else "")
             if made != head:
                 problems.append(f"the head of {head.name} is {head}, and its records make {made}")
     known = {head.agent for head in heads} | set(tail.last_seq)
