@@ -227,7 +227,8 @@ class _Latency:
     """A delay that is the same for all who pass: they leave in the order they came, so one timer serves them all.
 
     The first in the queue watches the clock. When its time comes it lets go whoever is due within a millisecond or
-    so, some at a time, and makes the next one watch. A timer for each would cost more than the rest of a scripted attempt.
+    so, some at a time, and makes the next one watch. A timer for each would cost more than the rest of a scripted
+    attempt.
     """
 
     __slots__ = ("_is_watched", "_queue", "_seconds")

@@ -11,10 +11,12 @@ import trio.testing
 from nanotrio.errors import StoreError, UsageError
 from nanotrio.limits import Limits
 from nanotrio.models.scripted import Conversation
+from nanotrio.stores import MemoryStore
 from nanotrio.swarm.ceiling import available_bytes, resident_bytes
 from nanotrio.swarm.events import MemoryShort
+from nanotrio.testing import UnreliableStore
 from tests.swarm.worlds import (
-    TapedStore,
+    taped_store,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -95,7 +97,7 @@ async def test_five_hundred_ends_within_a_second_cost_their_parent_six_turns_at_
     def kid(c: Conversation) -> Any:
         return late(1 + int(c.task.split()[1]) / 500)
 
-    store = TapedStore()
+    store = taped_store()
     root = _spawning("kid", 500)
     async with opened(by_task(root=root, kid=kid), store=store, latency_seconds=0.02) as swarm:
         agent = await swarm.spawn("root go")
@@ -204,7 +206,7 @@ async def test_an_agent_that_waits_long_is_evicted_and_goes_on_with_its_whole_co
 
 
 async def test_a_store_that_cannot_be_read_for_a_while_delays_an_evicted_agent_and_no_more() -> None:
-    class Failing(TapedStore):
+    class Failing(UnreliableStore):
         failures = 0
 
         async def load(self, ends: Any) -> Any:
@@ -213,7 +215,7 @@ async def test_a_store_that_cannot_be_read_for_a_while_delays_an_evicted_agent_a
                 raise StoreError("the disk is away")
             return await super().load(ends)
 
-    store = Failing()
+    store = Failing(MemoryStore())
     async with opened(by_task(kid=lambda c: late(50) if c.steps < 1 else reply_text("on")), store=store) as swarm:
         agent = await swarm.spawn("kid go")
         await agent.wait()
