@@ -125,8 +125,9 @@ def remove_store(url: str) -> None:
     address = parse_url(url)
     if address.server is not None:
         import psycopg
+        from psycopg.conninfo import make_conninfo
 
-        with psycopg.connect(**address.server.parameters) as db:
+        with psycopg.connect(make_conninfo(**address.server.parameters)) as db:
             db.execute(f'DROP SCHEMA IF EXISTS "nanotrio_{address.server.swarm}" CASCADE'.encode())
         return
     for path in _files(address.path):

@@ -8,7 +8,7 @@ from html import escape
 
 __all__ = ["bars"]
 
-_WIDTH, _LABELS, _VALUES, _BAR, _GAP = 760, 250, 110, 13, 12
+_WIDTH, _LABELS, _VALUES, _BAR, _GAP = 800, 290, 110, 13, 12
 _COLOURS = ("#2b6cb0", "#b7b7b7")
 
 

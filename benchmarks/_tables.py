@@ -79,15 +79,14 @@ def _table(group: Group) -> list[str]:
     if group.is_plotted and rows:
         lines += [f"![{group.title}](plots/{group.name}.svg)", ""]
     has_reference = group.reference != "-"
-    head = ["", "median", "spread", "has to stay below", *([group.reference] if has_reference else [])]
+    head = ["", "median", "spread", "bound", *([group.reference] if has_reference else [])]
     lines += ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     known = dict(rows)
     for figure in group.figures:
         ours = known.get(figure)
         cells = [f"{figure.label}, {figure.unit}" if figure.unit else figure.label]
         cells += [text(ours.median), ours.around] if ours else ["not measured", ""]
-        missed = bool(ours and figure.bar and ours.median > figure.bar)
-        cells.append((text(figure.bar) if figure.bar else "") + (", missed" if missed else ""))
+        cells.append(figure.bound(ours))
         cells += [figure.published] if has_reference else []
         lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]

@@ -5,6 +5,8 @@ and with every allocation of Python traced, the bytes on Python's heap. SQLite's
 
 - ``waiting``: a child that waits for a scripted model, with a history of eight messages.
 - ``evicted``: the same once its transcript has left memory.
+- ``waiting_unheld``, ``evicted_unheld``: both with a model that lets go of the request once it has it, as a server's
+  client may; a scripted one keeps it, system prompt and all, for the script that is asked after the latency.
 - ``fresh``: a child that waits for the reply to its first request; its start is timed: spawned, durably, with a task of
   500 bytes, admitted, and its request made.
 - ``idle``: a child that has ended its turn and waits for mail, in a swarm as it is opened by default; then each gets a
@@ -37,7 +39,7 @@ from benchmarks._measures import print_result
 from benchmarks._places import opened_place
 from nanotrio.models import Conversation, Reply, ScriptedModel, reply_calls, reply_text
 
-AGENTS = ("waiting", "evicted", "fresh", "idle", "kept")
+AGENTS = ("waiting", "evicted", "waiting_unheld", "evicted_unheld", "fresh", "idle", "kept")
 HISTORY = 4
 """Replies before the request that is not answered: with three results of calls and the task they are eight messages."""
 _LONG_SECONDS = 1e9
@@ -48,8 +50,9 @@ _MAX_SECONDS = 600.0
 class _Model:
     """Answers at once, up to a step; the request after that waits for a scripted model's long latency."""
 
-    def __init__(self, last_step: int) -> None:
+    def __init__(self, last_step: int, *, keeps_request: bool = True) -> None:
         self._last_step = last_step
+        self._keeps_request = keeps_request
         self._quick = ScriptedModel(self._script, name="scripted/bench")
         self._slow = ScriptedModel(self._script, name="scripted/bench", latency_seconds=_LONG_SECONDS)
         self.name, self.price, self.codec = self._quick.name, self._quick.price, self._quick.codec
@@ -60,7 +63,7 @@ class _Model:
         conversation = Conversation(body)
         if conversation.task.startswith("child") and conversation.steps == self._last_step:
             self.waiting += 1
-            return self._slow.attempt(body, emit, idle_seconds=idle_seconds)
+            return self._slow.attempt(body, emit, idle_seconds=idle_seconds) if self._keeps_request else _no_reply()
         return self._quick.attempt(body, emit, idle_seconds=idle_seconds)
 
     def _script(self, conversation: Conversation) -> Reply:
@@ -69,6 +72,14 @@ class _Model:
                 return reply_text("I look at the row first.", stop="pause")
             return reply_calls(("note", {"text": f"step {conversation.steps} of the row is looked at"}))
         return reply_text("The row is of kind 3.")
+
+
+async def _no_reply() -> Reply:
+    def abort(_: object) -> trio.lowlevel.Abort:
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(abort)
+    raise AssertionError("nobody wakes it")
 
 
 @nanotrio.tool(effect=False)
@@ -82,14 +93,15 @@ async def _spawn(root: nanotrio.Agent, count: int) -> list[range]:
     ids = []
     for start in range(0, count, SLICE):
         tasks = [task_of(0, row) for row in range(start, min(count, start + SLICE))]
-        children = await root.spawn_many(tasks, name="w")
+        children = await root.spawn_many(tasks, name="w", tools=["note", "submit_result"])
         ids.append(range(children[0].id, children[-1].id + 1))
     return ids
 
 
 async def _measure(url: str, subject: str, count: int, meter: Meter) -> dict[str, Any]:
     ends = subject in ("idle", "kept")
-    model = _Model(-1 if ends else 0 if subject == "fresh" else HISTORY)
+    last_step = -1 if ends else 0 if subject == "fresh" else HISTORY
+    model = _Model(last_step, keeps_request=not subject.endswith("_unheld"))
     limits = nanotrio.Limits(max_live=count + 64, max_total=count + 64)
     if subject == "kept" and "max_idle" in limits.__struct_fields__:
         limits = msgspec.structs.replace(limits, max_idle=count + 64)
@@ -107,7 +119,7 @@ async def _measure(url: str, subject: str, count: int, meter: Meter) -> dict[str
             times = meter.times("start", count)
             await swarm.flush()
             await trio.sleep(0.5)
-            if subject != "evicted" or await _evict(swarm, count):
+            if not subject.startswith("evicted") or await _evict(swarm, count):
                 figures = {"count": count, **times, **meter.bytes_each(count)}
             if subject == "idle":
                 meter.look()

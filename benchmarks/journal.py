@@ -187,10 +187,11 @@ class PostgresBulk:
 
     def __init__(self, url: str) -> None:
         import psycopg
+        from psycopg.conninfo import make_conninfo
 
         from nanotrio.stores.postgres_address import parse_postgres_url
 
-        self._db = psycopg.connect(**parse_postgres_url(url).parameters)
+        self._db = psycopg.connect(make_conninfo(**parse_postgres_url(url).parameters))
         self._db.execute("DROP TABLE IF EXISTS bulk_bench")
         self._db.execute(
             "CREATE TABLE bulk_bench (seq bigint PRIMARY KEY, prev bigint NOT NULL, agent bigint NOT NULL, "

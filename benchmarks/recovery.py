@@ -156,7 +156,7 @@ async def _ids(url: str, count: int, calls: int) -> float:
 
 
 def _measure_ids(place: Place, count: int) -> dict[str, float]:
-    figures = {}
+    figures: dict[str, float] = {}
     for name, calls in (("one_call", 1), ("ten_calls", 10)):
         runs = [trio.run(_ids, place.fresh(), count, calls) for _ in range(_TRIES)]
         figures |= {f"{name}_seconds": sorted(runs)[len(runs) // 2], f"{name}_most_seconds": max(runs)}

@@ -82,13 +82,17 @@ async def run(place: Place, crowd: Crowd, active: int, latency_seconds: float) -
 
 async def reopen(url: str, agents: int, roots: int) -> dict[str, float]:
     """Open a finished store, and read 100 random children back, whole."""
+    ids = sorted(random.Random(7).sample(range(roots + 1, roots + 1 + agents), min(_READ_BACK, agents)))
     before = time.perf_counter()
     async with nanotrio.open_swarm(store=url, model=CrowdModel(Crowd(1, 1, 1), 0.0)) as swarm:
         seconds = time.perf_counter() - before
+        find = getattr(swarm, "find", None)
+        for each in ids if find is not None else ():
+            await find(each)
+        find_seconds = time.perf_counter() - before - seconds
         unfinished = [view.name for view in swarm.agents() if view.status not in ("idle", "closed")]
         if unfinished:
             raise SystemExit(f"{len(unfinished)} agents are unfinished: {unfinished[:5]}")
-    ids = sorted(random.Random(7).sample(range(roots + 1, roots + 1 + agents), min(_READ_BACK, agents)))
     before = time.perf_counter()
     store = await open_store(url, read_only=True)
     try:
@@ -102,7 +106,12 @@ async def reopen(url: str, agents: int, roots: int) -> dict[str, float]:
                 raise SystemExit(f"{session.name} is not complete: {session.messages}")
     finally:
         await store.aclose()
-    return {"reopen_seconds": seconds, "read_back_seconds": time.perf_counter() - before, "reopen_mb": peak_mb()}
+    return {
+        "reopen_seconds": seconds,
+        "find_seconds": find_seconds,
+        "read_back_seconds": time.perf_counter() - before,
+        "reopen_mb": peak_mb(),
+    }
 
 
 def reopened(url: str, agents: int, roots: int) -> dict[str, float]:

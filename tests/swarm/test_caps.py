@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import trio
 
 from nanotrio.budget import Ledger

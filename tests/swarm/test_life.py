@@ -16,7 +16,6 @@ from nanotrio.swarm.ceiling import available_bytes, resident_bytes
 from nanotrio.swarm.events import MemoryShort
 from nanotrio.testing import UnreliableStore
 from tests.swarm.worlds import (
-    taped_store,
     by_task,
     check_all_is_given_back,
     check_store_holds_the_live_state,
@@ -24,6 +23,7 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    taped_store,
 )
 
 pytestmark = pytest.mark.usefixtures("autojump_clock")
@@ -111,7 +111,9 @@ async def test_five_hundred_ends_within_a_second_cost_their_parent_six_turns_at_
             await swarm.agent(1).wait()
             await swarm._runtime.transcripts.restore(swarm._runtime.nodes[1])
             messages = swarm._runtime.nodes[1].session.messages
-            ends = "\n".join(part.text for m in messages for part in m.parts if hasattr(part, "text")).count("completed")
+            ends = "\n".join(part.text for m in messages for part in m.parts if hasattr(part, "text")).count(
+                "completed"
+            )
             more = sum(
                 int(line.split()[1])
                 for m in messages

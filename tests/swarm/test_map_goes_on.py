@@ -52,7 +52,7 @@ async def run_job(store: Any, script: Any, items: Any = ITEMS, **options: Any) -
         check_all_is_given_back(swarm)
         assert sum(node.parent is None for node in swarm._runtime.nodes.values()) == 1
         session = results._root.session
-        assert not (session.turns or session.unread or session.messages)
+        assert session.turns == len(session.unread) == len(session.messages) == 0
         return found
 
 
