@@ -58,7 +58,7 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["Ended", "OpenCall", "Session", "Turn"]
+__all__ = ["Ended", "OpenCall", "Session", "Turn", "task_of"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, or as many as the last snapshot covered where that is more:
@@ -205,6 +205,12 @@ class Session(msgspec.Struct):
         """Whether there is something left to do: an open or unsettled turn, or unread mail."""
         return self.status != "closed" and (self.status != "idle" or bool(self.unread))
 
+    @property
+    def owes_report(self) -> bool:
+        """Whether the parent was not told of all that was used; so it is where a crash cut off an agent's end."""
+        used = (self.usage, self.spent_nano, self.uncertain_nano, self.unpriced)
+        return self.parent != 0 and self.reported != used
+
     def head(self) -> Head:
         """Return the head as it stands."""
         _, spent, uncertain, _ = self.reported
@@ -214,7 +220,7 @@ class Session(msgspec.Struct):
             root=self.root,
             name=self.name,
             status=self.status,
-            unfinished=self.is_unfinished,
+            unfinished=self.is_unfinished or self.owes_report,
             last_seq=self.last_seq,
             snapshot_seq=self.snapshot_seq,
             turn=self.turns,
@@ -276,9 +282,14 @@ def _begin_fork(session: Session) -> None:
         setattr(session, field, getattr(kept, field))
 
 
+def task_of(prompt: str) -> str:
+    """Return the beginning of a prompt, as it is shown for the agent's task."""
+    return " ".join(prompt[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
+
+
 def _mail_arrived(session: Session, fact: MailArrived) -> None:
     if not session.task and fact.kind == "prompt":
-        session.task = " ".join(fact.text[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
+        session.task = task_of(fact.text)
     session.unread.append(Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
 
 

@@ -1,6 +1,7 @@
 """Stores: the port, its drivers, and their addresses."""
 
 from .address import open_store, parse_url
+from .births import Births
 from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary, beside
 from .memory import MemoryStore
 from .owner import state_of, this_process
@@ -12,6 +13,7 @@ from .tail import Tail, read_tail
 __all__ = [
     "Answer",
     "Batch",
+    "Births",
     "CheckReport",
     "CopyReport",
     "MemoryStore",
