@@ -1,10 +1,10 @@
 """The Trio runtime: a swarm, its agents, and what can be seen of them."""
 
 from .agent import Agent
+from .entering import load_sessions
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
 from .reading import read_session, read_store
-from .recovery import load_sessions
 from .runtime import Approval, Approver
 from .swarm import Swarm, SwarmStatistics
 

@@ -64,6 +64,8 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
         if came_to == "sealed" and node.to_start:
             came_to = "nursery"  # they count as started, so only a task can end them
     if came_to == "sealed":
+        if node.sealed == "cancelled":
+            await runtime.residence.rows_gone(node)
         end_sealed(runtime, node)
 
 

@@ -17,20 +17,21 @@ from .node import Node
 from .outcome import outcome_of
 from .runtime import Runtime
 
-__all__ = ["close", "close_unstarted", "end_sealed", "give_up", "settle", "tell_stopped"]
+__all__ = ["close", "close_unstarted", "end_sealed", "give_up", "report", "settle", "tell_stopped"]
 
 
 def settle(runtime: Runtime, node: Node) -> None:
     """The agent has nothing left to do: write it down, tell the parent, give everything back. No await."""
     if crash.here is not None:
         crash.here("before-settle", node.id)
-    _report(runtime, node, (Settled(),))
+    report(runtime, node, (Settled(),))
     _leave(runtime, node)
     if crash.here is not None:
         crash.here("after-settle", node.id)
 
 
-def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
+def report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
+    """Record ``facts`` and tell the parent of the end of the last turn, and of what was spent since it was told."""
     session = node.session
     usage, spent, uncertain, unpriced = session.report()
     runtime.record(node, facts)
@@ -73,8 +74,9 @@ def _leave(runtime: Runtime, node: Node) -> None:
         runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node.session)))
     waiters, node.waiters = node.waiters, None
     runtime.uncount(node)
+    runtime.residence.rest(node)
     if waiters:
-        notify(waiters, node)
+        notify(waiters)
 
 
 def close(runtime: Runtime, node: Node) -> None:
@@ -98,7 +100,7 @@ def close(runtime: Runtime, node: Node) -> None:
 def end_sealed(runtime: Runtime, node: Node) -> None:
     """The last act of a task whose subtree was sealed; its children are gone."""
     if node.sealed == "cancelled" and node.is_counted:
-        _report(runtime, node, (Settled(),))
+        report(runtime, node, (Settled(),))
     _leave(runtime, node)
     runtime.append()
 
@@ -108,10 +110,10 @@ def give_up(runtime: Runtime, nodes: Sequence[Node]) -> None:
     for node in reversed(nodes):
         if node.sealed == "cancelled" and node.is_counted:
             close(runtime, node)
-            _report(runtime, node, (Settled(),))
+            report(runtime, node, (Settled(),))
             waiters, node.waiters = node.waiters, None
             runtime.uncount(node)
-            notify(waiters or (), node)
+            notify(waiters or ())
 
 
 def close_unstarted(runtime: Runtime, node: Node) -> None:
@@ -120,7 +122,7 @@ def close_unstarted(runtime: Runtime, node: Node) -> None:
     if node.sealed == "cancelled" and node.session.status != "closed":
         was_finished = not node.is_counted
         close(runtime, node)
-        _report(runtime, node, (Settled(),)) if not was_finished else None
+        report(runtime, node, (Settled(),)) if not was_finished else None
     _leave(runtime, node)
 
 

@@ -225,7 +225,7 @@ async def test_each_mail_has_one_fate(autojump_clock: trio.testing.MockClock, st
             if state == "cancelled while it works" and number == counts.MAILS // 2:
                 await kid.cancel()
         swarm._runtime.slots._max_active = 100
-        swarm._runtime.slots._hand_on()
+        swarm._runtime.slots.hand_on()
         for each in filter(None, (kid, other, root)):
             await each.wait()
         check_all_is_given_back(swarm)

@@ -13,7 +13,8 @@ from nanotrio.records import Head, Record
 from nanotrio.session import Session
 from nanotrio.stores import MemoryStore, this_process
 from nanotrio.stores.store import Batch, Owner, Store, StoreStatistics, Tenure
-from nanotrio.swarm.recovery import load_sessions, read_heads, tail_heads
+from nanotrio.swarm.entering import load_sessions
+from nanotrio.swarm.recovery import read_heads, tail_heads
 
 Answer = Callable[[Conversation], Any]
 
