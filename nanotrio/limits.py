@@ -90,6 +90,8 @@ class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=Tru
     """Bytes of one mail's text."""
     max_output_file_bytes: int = 64 * 2**20
     """Bytes of a long output that are kept in the file its result names; what comes later is read and dropped."""
+    max_idle: int = 1_000
+    """Agents of one swarm with nothing to do that stay in memory; more of them are found in the store when needed."""
 
     def within(self, outer: Limits) -> Limits:
         """Return the least of both, field by field; None counts as no bound."""

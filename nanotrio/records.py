@@ -61,6 +61,7 @@ __all__ = [
     "TurnEnded",
     "TurnStarted",
     "Unfit",
+    "birth_encoder",
     "decode_facts",
     "encode_facts",
 ]
@@ -334,7 +335,7 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
     name: str
     status: Status
     unfinished: bool
-    """A turn is open or unsettled, or unread mail waits: the agent is to be taken up again."""
+    """A turn is open or unsettled, unread mail waits, or the parent was not told of all costs: to be taken up again."""
     last_seq: int
     snapshot_seq: int
     """The newest record on the chain that begins with a snapshot, 0 for none."""
@@ -357,6 +358,12 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The beginning of the first prompt, at most 80 characters."""
     profile: int = 0
     """The number of the content record that holds the ``Profile``."""
+    children: int = 0
+    """Spawned by it so far, like the next; both are true for agents up to ``counted_agent``."""
+    descendants: int = 0
+    """Spawned below it so far; kept for roots alone."""
+    counted_agent: int = 0
+    """The greatest agent id that was given out when this head was made."""
 
 
 def encode_facts(facts: Iterable[Fact]) -> bytes:
@@ -444,6 +451,35 @@ _WRITERS: dict[type, Callable[[Any], bytes]] = {
     ChildEnded: _write_child,
 }
 """For the facts that every agent has; all others are written by ``_write``, which gives the same bytes."""
+
+
+def birth_encoder(spawned: Spawned, stem: str) -> Callable[[int, str], bytes]:
+    """Return what encodes an agent's first record, ``spawned`` and a prompt of its parent's, for many that are alike.
+
+    It takes the agent's id, which makes its name with ``stem``, and the prompt, which is clean text; it gives what
+    ``encode_facts`` gives, at a tenth of the cost.
+    """
+    mail = MailArrived("prompt", spawned.parent, "")
+    start = b"\x82\x87" + b"".join(map(cbor2.dumps, ("spawned", spawned.parent, spawned.root, spawned.depth)))
+    middle = cbor2.dumps(spawned.profile) + cbor2.dumps(spawned.uuid)
+    middle += b"\x85" + b"".join(map(cbor2.dumps, ("mail", mail.kind, mail.sender)))
+
+    def encode(agent: int, prompt: str) -> bytes:
+        return b"%b%b%b%b\x60" % (start, _encode_text(f"{stem}.{agent}"), middle, _encode_text(prompt))
+
+    return encode
+
+
+def _encode_text(text: str) -> bytes:
+    data = text.encode()
+    size = len(data)
+    if size < 24:
+        return bytes((0x60 | size,)) + data
+    if size < 1 << 8:
+        return bytes((0x78, size)) + data
+    if size < 1 << 16:
+        return b"\x79" + size.to_bytes(2, "big") + data
+    return b"\x7a" + size.to_bytes(4, "big") + data
 
 
 def _cleaned(value: Any) -> Any:

@@ -63,7 +63,7 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["NO_RESULT", "Ended", "OpenCall", "Session", "Turn"]
+__all__ = ["NO_RESULT", "Ended", "OpenCall", "Session", "Turn", "task_of"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, once they said more than the last snapshot has bytes: so the bytes
@@ -293,12 +293,18 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         return self.status != "closed" and (self.status != "idle" or self.has_news)
 
     @property
+    def owes_report(self) -> bool:
+        """Whether the parent was not told of all that was used; so it is where a crash cut off an agent's end."""
+        used = (self.usage, self.spent_nano, self.uncertain_nano, self.unpriced)
+        return self.parent != 0 and self.reported != used
+
+    @property
     def has_news(self) -> bool:
         """Whether unread mail begins a turn where none is open."""
         return bool(self.unread) and any(mail.begins_turn for mail in self.unread)
 
-    def head(self, model: str = "") -> Head:
-        """Return the head as it stands; ``model`` is that of the profile, which a session does not know."""
+    def head(self, model: str = "", children: int = 0, descendants: int = 0, counted_agent: int = 0) -> Head:
+        """Return the head as it stands, with what a session does not know."""
         _, spent, uncertain, _ = self.reported
         return Head(
             agent=self.agent,
@@ -306,7 +312,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
             root=self.root,
             name=self.name,
             status=self.status,
-            unfinished=self.is_unfinished,
+            unfinished=self.is_unfinished or self.owes_report,
             last_seq=self.last_seq,
             snapshot_seq=self.snapshot_seq,
             turn=self.turns,
@@ -323,6 +329,9 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
             uuid=self.uuid,
             task=self.task,
             profile=self.profile,
+            children=children,
+            descendants=descendants,
+            counted_agent=counted_agent,
         )
 
     def report(self) -> tuple[Usage, int, int, int]:
@@ -369,9 +378,17 @@ def _begin_fork(session: Session) -> None:
         setattr(session, field, getattr(kept, field))
 
 
+def task_of(prompt: str) -> str:
+    """Return the beginning of a prompt on one line, as it is shown for the agent's task."""
+    start = prompt.lstrip()[: _MAX_TASK_CHARACTERS * 2]
+    if not start.isprintable() or "  " in start:  # other blanks than single spaces
+        start = " ".join(start.split())
+    return start.strip()[:_MAX_TASK_CHARACTERS]
+
+
 def _mail_arrived(session: Session, fact: MailArrived) -> None:
     if not session.task and fact.kind == "prompt":
-        session.task = _task_of(fact.text)
+        session.task = task_of(fact.text)
     _put(session, Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
 
 
@@ -381,14 +398,6 @@ def _put(session: Session, mail: Mail) -> None:
         session.unread.append(mail)
     else:
         session.unread = [mail]
-
-
-def _task_of(prompt: str) -> str:
-    """Return the beginning of a prompt on one line."""
-    start = prompt.lstrip()[: _MAX_TASK_CHARACTERS * 2]
-    if not start.isprintable() or "  " in start:  # other blanks than single spaces
-        start = " ".join(start.split())
-    return start.strip()[:_MAX_TASK_CHARACTERS]
 
 
 def _child_ended(session: Session, fact: ChildEnded) -> None:

@@ -41,6 +41,7 @@ from ..records import Head, Record
 from ..stores.store import Batch, Store, Tenure
 from ..stores.tail import Tail
 from .contents import Contents
+from .due import DueHeads
 from .limits import JournalLimits, JournalStatistics
 
 __all__ = ["Journal"]
@@ -58,14 +59,14 @@ class Journal:
 
     ``heads`` is asked, on the loop, for the live heads of some agents, and returns one for each: of every agent that
     had a record since the journal began, ended ones included, and of those in ``tail``, which is what the store holds
-    after its last true heads (``read_tail``).
+    after its last true heads (``read_tail``). ``committed`` is told after each commit which heads it held.
 
     Attributes that may be read at any time, each cheaper than the method that waits for it:
-        next_seq: the number the next record will get.
-        durable_seq: every record up to this one is committed.
+        next_seq, durable_seq: the number the next record will get; up to which all are committed.
         is_full: whether ``room`` would wait.
         trouble: why the store does not take writes at the moment, empty when it does.
         failed: the final error, or None.
+        due: agents whose newest heads the store may lack; ``mark`` there one whose head changed without a record.
     """
 
     def __init__(
@@ -76,9 +77,11 @@ class Journal:
         *,
         tail: Tail | None = None,
         limits: JournalLimits | None = None,
+        committed: Callable[[Sequence[Head]], None] | None = None,
     ) -> None:
         self._store = store
         self._heads = heads
+        self._committed = committed
         self.limits = limits or JournalLimits()
         self.next_seq = tenure.last_seq + 1
         self.durable_seq = tenure.last_seq
@@ -98,14 +101,14 @@ class Journal:
         self._renew_seconds = tenure.renew_seconds
         self._renew_at = math.inf
 
-        self._dirty: set[int] = set()
+        self.due = DueHeads()
         self._round: list[int] = []
         self._ready_heads: list[Head] = []
         self._round_seq: int | None = None
         self._flush_seq = 0
         self._contents = Contents(self.limits.max_contents)
         if tail is not None:
-            self._dirty.update(tail.last_seq)
+            self.due.mark(tail.last_seq)
             for digest, seq in tail.contents.items():
                 self._contents.remember(digest, seq)
         elif tenure.heads_seq < tenure.last_seq:
@@ -133,11 +136,12 @@ class Journal:
             or self._queued_bytes + self._flight_bytes >= limits.max_queued_bytes
         )
 
-    def append_nowait(self, group: Sequence[Record]) -> None:
+    def append_nowait(self, group: Sequence[Record], heads: Sequence[Head] = ()) -> None:
         """Queue ``group``, whose numbers go on from ``next_seq`` without a gap; it is committed whole or not at all.
 
-        The journal keeps the sequence: do not change it afterwards. There is always room here; whoever makes many
-        records waits in ``room`` first. Does not checkpoint.
+        ``heads`` are those of agents whose every record is in the group: they are committed with it, and nobody is
+        asked for them. The journal keeps both sequences: do not change them afterwards. There is always room here;
+        whoever makes many records waits in ``room`` first. Does not checkpoint.
 
         Raises:
             StoreError: the journal failed for good.
@@ -155,9 +159,7 @@ class Journal:
             size += len(record.facts)
         if size > self.limits.max_record_bytes:
             self.limits.check_sizes(group)
-        dirty = self._dirty
-        for record in group:
-            dirty.add(record.agent)
+        self.due.appended(group, heads, seq - 1)
         if self._contents.fresh:
             self._contents.appended(group, self.next_seq)
         self.next_seq = seq
@@ -236,7 +238,7 @@ class Journal:
         return self.failed
 
     def statistics(self) -> JournalStatistics:
-        """Return counts; does not checkpoint."""
+        """Return counts."""
         return JournalStatistics(
             queued_records=self.next_seq - 1 - self.durable_seq,
             queued_bytes=self._queued_bytes + self._flight_bytes,
@@ -302,9 +304,9 @@ class Journal:
             await trio.lowlevel.checkpoint()
             return
         if not self._groups:
-            idle = self.limits.heads_idle_seconds if self._dirty else math.inf
+            idle = self.limits.heads_idle_seconds if self.due else math.inf
             if not await self._park(1, min(idle, max(self._renew_at - trio.current_time(), 0.0))):
-                if self._dirty:
+                if self.due:
                     self._flush_seq = self.next_seq - 1
                 return
         elif self._is_urgent():
@@ -376,8 +378,7 @@ class Journal:
         if self._round_seq is None and (
             self._flush_seq > self.heads_seq or self.next_seq - 1 - self.heads_seq >= self.limits.heads_records
         ):
-            self._dirty.discard(0)
-            self._round, self._dirty = list(self._dirty), set()
+            self._round = self.due.begin_round()
             self._round_seq = self.next_seq - 1
         while self._round:
             agents = self._round[-self.limits.heads_slice :]
@@ -395,6 +396,8 @@ class Journal:
         """Take the next batch off the queue, None where there is nothing to write."""
         records, self._flight_bytes = self._take_groups(whole=self._round_seq is not None)
         heads, self._ready_heads, heads_seq = self._ready_heads, [], None
+        if records:
+            heads += self.due.given_up_to(records[-1].seq)
         if self._round_seq is not None and not self._round:
             heads_seq, self._round_seq = self._round_seq, None
         if not records and not heads and heads_seq is None and trio.current_time() < self._renew_at:
@@ -428,10 +431,13 @@ class Journal:
         self._flight_bytes = 0
         if batch.records:
             self.durable_seq = batch.records[-1].seq
+        self.due.committed(batch.heads)
         if batch.heads_seq is not None:
             self.heads_seq = batch.heads_seq
         if self.trouble:
             self._tell("")
+        if self._committed is not None:
+            self._committed(batch.heads)
 
     async def _wake_waiters(self) -> None:
         """Wake those whose wait is over, some hundreds a pass."""
@@ -471,8 +477,7 @@ class Journal:
             changed.set()
 
     def _fail(self, error: StoreError) -> None:
-        self.failed = error
-        self.trouble = ""
+        self.failed, self.trouble = error, ""
         self._tell(str(error))
         self._end_waits(error)
 

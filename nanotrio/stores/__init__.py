@@ -2,6 +2,7 @@
 
 from .address import open_store, parse_url
 from .answer import Answer
+from .births import Births
 from .care import CheckReport, CopyReport, RepairReport, StoreCare, StoreSummary, beside
 from .memory import MemoryStore
 from .owner import state_of, this_process
@@ -13,6 +14,7 @@ from .tail import Tail, read_tail
 __all__ = [
     "Answer",
     "Batch",
+    "Births",
     "CheckReport",
     "CopyReport",
     "MemoryStore",

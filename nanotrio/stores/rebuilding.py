@@ -8,6 +8,7 @@ import msgspec
 from ..errors import RecordError
 from ..records import Content, Head, Profile, Record, decode_facts
 from ..session import Session
+from .births import Births
 from .store import Batch, Store
 from .tail import read_tail
 
@@ -28,18 +29,31 @@ async def rebuild_heads(store: Store, number: int, *, after: int = 0) -> int:
     """
     tail = await read_tail(store, after)
     agents = list(tail.last_seq)
+    births = Births()
     models: dict[int, str] = {0: ""}
     for start in range(0, len(agents), _SLICE):
         some = agents[start : start + _SLICE]
         heads = []
+        known = {head.agent: head for head in await store.heads(agents=some)} if after else {}
         for agent, chain in zip(some, await store.load([(tail.last_seq[agent], 0) for agent in some]), strict=True):
             session = Session(agent)
             for record in chain:
                 session.apply(record)
             if session.profile not in models:
                 models[session.profile] = await _model_of(store, session.profile)
-            heads.append(session.head(models[session.profile]))
+            former = known.get(agent)
+            counts = (former.children, former.descendants, former.counted_agent) if former else (0, 0, 0)
+            head = session.head(models[session.profile])
+            heads.append(
+                msgspec.structs.replace(head, children=counts[0], descendants=counts[1], counted_agent=counts[2])
+            )
+        births.add(heads)
         await _commit(store, number, heads, None)
+        number += 1
+    ancestors = births.ancestors
+    for start in range(0, len(ancestors), _SLICE):
+        found = await store.heads(agents=ancestors[start : start + _SLICE])
+        await _commit(store, number, [births.counted(head) for head in found], None)
         number += 1
     statistics = await store.statistics()
     await _commit(store, number, [], statistics.records)

@@ -173,12 +173,14 @@ class SqliteStore:
             except msgspec.DecodeError as error:
                 raise StoreDamagedError(f"a head in {self.path} cannot be read: {error}") from error
 
-        return await self._read(read, inline=limit <= _INLINE_ROWS or (agents is not None and len(agents) <= 64))
+        return await self._read(
+            read, inline=limit <= _INLINE_ROWS or (agents is not None and len(agents) <= _INLINE_ROWS)
+        )
 
     async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
         """Return whole chains; see ``Store.load``. Short ones are read on the loop, the rest in a thread."""
         chains = Chains(ends, self.path)
-        if len(ends) <= 64:
+        if len(ends) <= _INLINE_ROWS:
             await self._read(partial(_walk, chains, _INLINE_ROWS), inline=True)
         while chains.wanted:
             await self._read(partial(_walk, chains, _READ_SLICE), inline=False)

@@ -2,12 +2,12 @@
 
 from .agent import Agent
 from .caps import BudgetView
+from .entering import load_sessions
 from .map_values import MapOptions, MapResult, MapStatistics
 from .mapping import MapResults
 from .opening import open_swarm
 from .outcome import AgentView, Outcome
 from .reading import read_session, read_store
-from .recovery import load_sessions
 from .runtime import Approval, Approver
 from .swarm import Swarm, SwarmStatistics
 from .template import Template

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 import trio
 
+from ..budget import Ledger
 from ..errors import ClosedError, UsageError
 from ..limits import Limits
-from ..records import Closed, LimitsSet
+from ..records import Closed, Head, LimitsSet
 from .caps import BudgetView, budget_of, set_cap
 from .ending import end_children, end_trees
 from .events import Event
@@ -19,11 +20,12 @@ from .mailroom import deliver, return_unread, wait_for
 from .node import Node
 from .outcome import AgentView, Outcome, outcome_of
 from .spawning import SpawnOptions
+from .views import view_of, view_of_head
 
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-__all__ = ["Agent", "view_of"]
+__all__ = ["Agent"]
 
 
 class Agent:
@@ -35,16 +37,38 @@ class Agent:
         uuid: of its root.
     """
 
-    def __init__(self, swarm: Swarm, node: Node) -> None:
+    def __init__(self, swarm: Swarm, node: Node | Head, uuid: str = "") -> None:
         self._swarm = swarm
         self._runtime = swarm._runtime  # noqa: SLF001 - a handle is part of its swarm
-        self._node = node
-        self.id = node.id
         self.name = node.name
-        self.uuid = node.root.session.uuid
+        if isinstance(node, Node):
+            self._node: Node | None = node
+            self._head: Head | None = None
+            self.id = node.id
+            self.uuid = node.root.session.uuid
+        else:  # it is pending, and not in memory
+            self._node = None
+            self._head = node
+            self.id = node.agent
+            self.uuid = uuid
+            self._runtime.residence.handles[node.agent] = self
 
     def __repr__(self) -> str:
-        return f"<Agent {self.name} {self._node.session.status}>"
+        return f"<Agent {self.name} {self._node.session.status if self._node else 'pending'}>"
+
+    def bind(self, node: Node) -> None:
+        """The agent came into memory; said by the swarm."""
+        self._node = node
+        self._head = None
+
+    async def _here(self) -> Node:
+        """Return the agent's node, in memory at least until the next await. Checkpoints only where it has none."""
+        if self._node is None:
+            await self._runtime.residence.bring_in((self.id,))
+            if self._node is None:
+                raise self._interrupted()
+        self._runtime.residence.put_back(self._node)
+        return self._node
 
     async def wait(self) -> Outcome:
         """Wait until the agent has nothing left to do and no descendant runs; return its last turn's outcome.
@@ -54,21 +78,26 @@ class Agent:
         Raises:
             ClosedError: the agent was interrupted before its turn ended; it can be resumed.
         """
-        await wait_for(self._runtime, [self._node], "all", None)
-        session = self._node.session
-        if session.ended is None or self._node.sealed == "interrupted":
+        if self._node is None and self._runtime.residence.is_row(self.id):
+            await wait_for(self._runtime, (), "all", None, (self.id,))
+        node = self._node
+        if node is None:
+            raise self._interrupted()
+        await wait_for(self._runtime, (node,), "all", None)
+        session = node.session
+        if session.ended is None or node.sealed == "interrupted":
             raise self._interrupted()
         seq = session.last_seq
         if seq > self._runtime.journal.durable_seq:
             await self._runtime.journal.durable(seq)
-        return outcome_of(self._node.session)
+        return outcome_of(session)
 
     def _interrupted(self) -> ClosedError:
         return ClosedError(f"{self.name} was interrupted before its turn ended; resume({self.id}) goes on from there")
 
     async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Agent:
         """Start a child of this agent; see ``Swarm.spawn``. What is not given is the parent's."""
-        (agent,) = await self._swarm.spawn_below(self._node, [prompt], options)
+        (agent,) = await self._swarm.spawn_below(await self._here(), [prompt], options)
         return agent
 
     async def spawn_many(self, prompts: Sequence[str], **options: Unpack[SpawnOptions]) -> list[Agent]:
@@ -76,7 +105,7 @@ class Agent:
 
         A thousand a call keeps the loop lively. See ``Swarm.spawn``; what is not given is the parent's.
         """
-        return await self._swarm.spawn_below(self._node, prompts, options)
+        return await self._swarm.spawn_below(await self._here(), prompts, options)
 
     async def send(self, text: str) -> None:
         """Send a text that the agent reads when its next turn begins; an idle agent begins one now.
@@ -99,7 +128,7 @@ class Agent:
             raise UsageError("the text is empty; nothing was sent")
         self._swarm._check_open()  # noqa: SLF001
         await self._runtime.journal.room()
-        deliver(self._runtime, self._node, kind, None, text)
+        deliver(self._runtime, await self._here(), kind, None, text)
         await self._runtime.journal.durable(self._runtime.append())
 
     async def fork(self) -> Agent:
@@ -122,11 +151,12 @@ class Agent:
         Every process of the subtree is ended too; what would not go within ``max_reap_seconds`` is named in
         ``survivors``. The agent takes no more mail, but ``resume`` still goes on from its id. Safe to call twice.
         """
-        remaining = await end_trees(self._runtime, [self._node], "cancelled", "cancelled by its user")
+        node = await self._here()
+        remaining = await end_trees(self._runtime, [node], "cancelled", "cancelled by its user")
         await self._runtime.journal.durable(self._runtime.append())
-        if self._node.session.ended is None:
+        if node.session.ended is None:
             raise self._interrupted()
-        outcome = outcome_of(self._node.session)
+        outcome = outcome_of(node.session)
         return msgspec.structs.replace(outcome, survivors=(*outcome.survivors, *remaining)) if remaining else outcome
 
     async def interrupt(self) -> None:
@@ -136,24 +166,24 @@ class Agent:
         this ended: the turn's outcome names them.
         """
         node = self._node
-        if node.has_task and node.scope is not None:
+        if node is not None and node.has_task and node.scope is not None:
             node.stop = ("cancelled", "interrupted by its user")
             if node.stopped is None:
                 node.stopped = trio.Event()
             stopped = node.stopped
             node.scope.cancel()
             await stopped.wait()
-        elif node.unfinished_children:
+        elif node is not None and node.unfinished_children:
             await end_children(self._runtime, node, f"{node.name} was stopped: interrupted by its user")
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:
         """Cancel what runs, and take no more mail. Bounded by ``max_reap_seconds``, and safe to call twice."""
-        node = self._node
+        node = await self._here()
         if node.session.status == "closed":
             await trio.lowlevel.checkpoint()
             return
-        if any(each.is_counted for each in node.subtree()):
+        if node.is_counted:
             await self.cancel()
             return
         return_unread(self._runtime, node)
@@ -162,7 +192,12 @@ class Agent:
 
     def budget(self) -> BudgetView:
         """Return what the agent and all below it have spent, of what, and which cap of its lineage is the tightest."""
-        return budget_of(self._node)
+        node, head = self._node, self._head
+        if node is not None:
+            return budget_of(node.ledger)
+        assert head is not None
+        profile = self._runtime.profile_values[head.profile]
+        return budget_of(Ledger(self.name, profile.limits.budget_nano, self._runtime.nodes[head.parent].ledger))
 
     async def set_budget(self, budget_usd: float | None) -> None:
         """Set the agent's cap, in dollars over its whole life with its descendants; it holds from the next call on.
@@ -175,7 +210,7 @@ class Agent:
             ClosedError: the swarm is closing.
         """
         self._swarm._check_open()  # noqa: SLF001
-        set_cap(self._runtime, self._node, budget_usd)
+        set_cap(self._runtime, await self._here(), budget_usd)
         await self._runtime.journal.durable(self._runtime.append())
 
     async def set_max_steps(self, max_steps: int) -> None:
@@ -186,48 +221,30 @@ class Agent:
         """
         if max_steps < 1:
             raise UsageError(f"a bound of {max_steps} steps; give a number above 0")
-        self._set_limits(msgspec.structs.replace(self._node.limits, max_steps=max_steps))
+        node = await self._here()
+        self._set_limits(node, msgspec.structs.replace(node.limits, max_steps=max_steps))
         await self._runtime.journal.durable(self._runtime.append())
 
-    def _set_limits(self, limits: Limits) -> None:
-        self._node.limits = limits
-        self._runtime.record(self._node, (LimitsSet(limits),))
+    def _set_limits(self, node: Node, limits: Limits) -> None:
+        node.limits = limits
+        self._runtime.record(node, (LimitsSet(limits),))
 
     def view(self) -> AgentView:
         """Return the agent as it stands."""
-        return view_of(self._node)
+        node = self._node
+        if node is None:
+            assert self._head is not None
+            owned = self._runtime.residence.is_row(self.id)
+            profile = self._runtime.profile_values.get(self._head.profile)
+            view = view_of_head(self._head, owned=owned, profile=profile)
+            return msgspec.structs.replace(view, waiting_for="a slot" if owned else "")
+        view = view_of(node)
+        if node.id not in self._runtime.nodes and any(each.session.status == "closed" for each in node.lineage()):
+            return msgspec.structs.replace(view, status="closed")  # it is written down when the agent is used again
+        return view
 
-    def events(self) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[Event]]:
+    @asynccontextmanager
+    async def events(self) -> AsyncIterator[trio.MemoryReceiveChannel[Event]]:
         """Watch the agent and its descendants: an async context manager over a stream of events."""
-        return self._runtime.watchers.watch(self._node)
-
-
-def view_of(node: Node) -> AgentView:
-    """Return a node as a value."""
-    session = node.session
-    status: str = session.status
-    if node.sealed == "interrupted" and session.is_unfinished:
-        status = "interrupted"
-    return AgentView(
-        id=node.id,
-        name=node.name,
-        parent=session.parent,
-        root=session.root,
-        depth=session.depth,
-        status=status,
-        model=node.profile.model,
-        turn=session.turns,
-        outcome=session.ended.fact.status if session.ended else None,
-        usage=session.usage,
-        spent_nano=session.spent_nano,
-        uncertain_nano=session.uncertain_nano,
-        unpriced=session.unpriced,
-        waiting_for=node.waiting_for or ("a slot" if node.is_queued else ""),
-        task=session.task,
-        uuid=session.uuid,
-        created_us=session.created_us,
-        updated_us=session.updated_us,
-        directory=node.profile.directory,
-        permission_mode=node.profile.permission_mode,
-        tools=node.profile.tools,
-    )
+        async with self._runtime.watchers.watch(await self._here()) as stream:
+            yield stream

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..journal import Journal
-from ..records import Fact, Record, encode_facts
+from ..records import Fact, Head, Record, encode_facts
 from ..session import Session
 
 __all__ = ["Burst"]
@@ -24,26 +24,29 @@ __all__ = ["Burst"]
 class Burst:
     """The open group of a swarm."""
 
-    __slots__ = ("_at_us", "_entries", "_journal", "_rows")
+    __slots__ = ("_entries", "_heads", "_journal", "_rows", "at_us")
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._rows: list[Any] = []
-        """In order of number: content records, and (prev, agent, facts) that are encoded when the group is closed."""
+        """In order of number: content records, and (prev, agent, facts); facts are encoded as the group is closed."""
         self._entries: dict[int, list[Fact]] = {}
-        self._at_us = 0
+        self._heads: list[Head] = []
+        """Of agents that are made and not held in memory."""
+        self.at_us = 0
+        """When the group was begun."""
 
     def add(self, session: Session, facts: Sequence[Fact]) -> None:
         """Apply ``facts`` to ``session``, and append them with this group."""
         entry = self._entries.get(session.agent)
         if entry is None:
             if not self._rows:
-                self._at_us = time.time_ns() // 1_000
+                self.at_us = time.time_ns() // 1_000
             entry = self._entries[session.agent] = []
             prev = session.last_seq
             seq = self._journal.next_seq + len(self._rows)
             self._rows.append((prev, session.agent, entry))
-            session.begin_record(seq, self._at_us)
+            session.begin_record(seq, self.at_us)
             if session.is_due_for_snapshot():
                 snapshot = session.snapshot()
                 entry.append(snapshot)
@@ -51,11 +54,22 @@ class Burst:
         entry += facts
         session.apply_facts(facts)
 
+    def begin(self) -> tuple[int, int]:
+        """Return the number that the group's next record will have, and the time of the group."""
+        if not self._rows:
+            self.at_us = time.time_ns() // 1_000
+        return self._journal.next_seq + len(self._rows), self.at_us
+
+    def make(self, heads: Sequence[Head], facts: Sequence[bytes]) -> None:
+        """Add the first records of agents that are not held in memory, encoded, and their heads, numbered from here."""
+        self._rows += [(0, head.agent, each) for head, each in zip(heads, facts, strict=True)]
+        self._heads += heads
+
     def content(self, body: bytes) -> int:
         """Return the number of the record that holds ``body``, writing it with this group unless it is known."""
         if not self._rows:
-            self._at_us = time.time_ns() // 1_000
-        return self._journal.content(body, self._at_us, self._rows)
+            self.at_us = time.time_ns() // 1_000
+        return self._journal.content(body, self.at_us, self._rows)
 
     def append(self) -> int:
         """Hand the group to the journal; return the number of its last record, or of the last one before."""
@@ -64,16 +78,17 @@ class Burst:
         seq = journal.next_seq
         if not rows:
             return seq - 1
-        at_us = self._at_us
+        at_us = self.at_us
         group = []
         for row in rows:
             if type(row) is tuple:
                 prev, agent, facts = row
-                group.append(Record(seq, prev, agent, at_us, encode_facts(facts)))
+                group.append(Record(seq, prev, agent, at_us, facts if type(facts) is bytes else encode_facts(facts)))
             else:
                 group.append(row)
             seq += 1
+        heads, self._heads = self._heads, []
         self._rows = []
         self._entries = {}
-        journal.append_nowait(group)
+        journal.append_nowait(group, heads)
         return seq - 1

@@ -6,13 +6,14 @@ import math
 
 import msgspec
 
+from ..budget import Ledger
 from ..errors import UsageError
 from ..limits import nano_usd, usd
 from ..records import LimitsSet
 from .calls import admit_next
+from .growing import check_budget
 from .node import Node
 from .runtime import Runtime
-from .tree import check_budget
 from .warnings import warn_of_cap
 
 __all__ = ["BudgetView", "budget_of", "set_cap"]
@@ -56,9 +57,8 @@ class BudgetView(msgspec.Struct, frozen=True, gc=False):
         return None if self.left_nano is None else usd(self.left_nano)
 
 
-def budget_of(node: Node) -> BudgetView:
-    """Return the budget of a node as it stands; its cost is that of a walk to the root."""
-    ledger = node.ledger
+def budget_of(ledger: Ledger) -> BudgetView:
+    """Return an agent's budget as it stands; its cost is that of a walk to the root."""
     tightest = ledger.tightest()
     left = None if tightest is None else max((tightest.cap or 0) - tightest.settled, 0)
     return BudgetView(ledger.cap, ledger.settled, ledger.reserved, left, tightest.owner if tightest else "")

@@ -38,6 +38,7 @@ from ..tools import (
     without_person,
 )
 from ..turn import Intend, ToolReturned
+from .absent import Absent
 from .ending import end_trees
 from .events import AgentWaiting, ToolFinished, ToolStarted
 from .node import Node
@@ -59,7 +60,7 @@ class _Job:
         self.call = call
         self.tool = tool
         self.arguments = arguments
-        self.pending: WaitFor | EndTree | None = None
+        self.pending: WaitFor | EndTree | Absent | None = None
 
 
 async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> None:
@@ -121,12 +122,15 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
         if each.child and each.call.id == job.call.id:  # a spawn that waits, taken up after a crash: join it again
             job.pending = WaitFor((each.child,), "all", None, each.child)
             return True
-    if runtime.watchers.count:
+    if runtime.watchers.count and job.pending is None:
         runtime.emit(node, ToolStarted(node.id, node.name, job.call))
     try:
         answer = job.tool.run(_context(runtime, node, job.call, is_inline=True), job.arguments)
         if type(answer) is not ToolOutput:
             _check_aim(runtime, node, answer)
+    except Absent as absent:  # it is made again once they are in memory
+        job.pending = absent
+        return True
     except NanotrioError as error:
         _answer(runtime, node, job.call, str(error), is_error=True, mistake=_mistake(job, error))
         return False
@@ -205,6 +209,10 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
 
 async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     """Run one job and record its result."""
+    while isinstance(job.pending, Absent):
+        if not await _run_again(runtime, node, job, job.pending.agents):
+            runtime.append()
+            return
     if job.pending is not None:
         output = await fit_output(
             _context(runtime, node, job.call, is_inline=True), await _wait(runtime, node, job.pending)
@@ -221,6 +229,17 @@ async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     runtime.append()
     if crash.here is not None and job.tool.effect:
         crash.here("after-result", node.id)
+
+
+async def _run_again(runtime: Runtime, node: Node, job: _Job, agents: tuple[int, ...]) -> bool:
+    """Bring in whom the call is about, and make it again; return whether something has to be waited for."""
+    try:
+        await runtime.residence.bring_in(agents)
+    except NanotrioError as error:
+        _answer(runtime, node, job.call, str(error), is_error=True)
+        return False
+    with runtime.tree.without(agents):
+        return _run_inline(runtime, node, job)
 
 
 async def _call(runtime: Runtime, node: Node, job: _Job) -> ToolOutput:
@@ -261,6 +280,7 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
         if isinstance(pending, WaitFor):
             output = await answer_wait(runtime, node, pending)
         else:
+            await runtime.residence.bring_in((pending.agent,))
             target = runtime.nodes[pending.agent]
             target.is_told = target.parent is node
             remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")

@@ -16,11 +16,11 @@ from ..limits import HARD_MAX_DEPTH, Limits
 from ..records import Fact, Head, LimitsSet, Profile, Spawned
 from ..session import Session
 from ..tools import permission_mode, tighter
+from .entering import load_sessions, read_contents, read_profiles
 from .events import AgentSpawned
+from .growing import check_budget, make_node, profile_seq
 from .node import Node
-from .recovery import load_sessions, read_contents, read_profiles
 from .runtime import Runtime
-from .tree import check_budget, make_node, profile_seq
 
 __all__ = ["fork_live", "fork_stored"]
 
@@ -108,6 +108,8 @@ def _fork(runtime: Runtime, source: Session, profile: Profile, session_id: str, 
         facts.append(LimitsSet(session.limits))
     runtime.record(node, facts)
     node.ledger.owner = session.name
+    runtime.residence.taken_up.add(node.id)
+    runtime.residence.rest(node)
     if runtime.watchers.count:
         runtime.emit(node, AgentSpawned(node.id, node.name, 0, session.task))
     return node

@@ -33,7 +33,7 @@ class Waiter:
         self._parked: Parked | None = None
         self.left = left
 
-    def notify(self, _: Node) -> None:
+    def notify(self) -> None:
         """One of them is finished."""
         self.left -= 1
         if self.left <= 0 and self._parked is not None:
@@ -50,18 +50,28 @@ class Waiter:
 
 
 async def wait_for(
-    runtime: Runtime, nodes: Sequence[Node], mode: Literal["any", "all"], timeout_seconds: float | None
+    runtime: Runtime,
+    nodes: Sequence[Node],
+    mode: Literal["any", "all"],
+    timeout_seconds: float | None,
+    rows: Sequence[int] = (),
 ) -> None:
-    """Wait until any or all of ``nodes`` are finished, or the time is over. Checkpoints."""
+    """Wait until any or all of ``nodes``, and of pending agents that are ``rows``, are finished, or the time is over.
+
+    Checkpoints.
+    """
     open_nodes = [node for node in nodes if node.is_counted]
-    if not open_nodes or (mode == "any" and len(open_nodes) < len(nodes)):
+    left = len(open_nodes) + len(rows)
+    if not left or (mode == "any" and len(open_nodes) < len(nodes)):
         await trio.lowlevel.checkpoint()
         return
-    waiter = Waiter(runtime.pump, 1 if mode == "any" else len(open_nodes))
+    waiter = Waiter(runtime.pump, 1 if mode == "any" else left)
     for node in open_nodes:
         if node.waiters is None:
             node.waiters = []
         node.waiters.append(waiter)
+    for row in rows:
+        runtime.residence.waiters.setdefault(row, []).append(waiter)
     try:
         if timeout_seconds is None:
             await waiter.wait()
@@ -72,6 +82,8 @@ async def wait_for(
         for node in open_nodes:
             if node.waiters and waiter in node.waiters:
                 node.waiters.remove(waiter)
+        for row in rows:
+            runtime.residence.forget_waiter(row, waiter)
 
 
 def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, text: str) -> int:
@@ -126,18 +138,24 @@ def return_unread(runtime: Runtime, node: Node) -> None:
         return
     runtime.record(node, (MailReturned(node.session.last_seq),))
     for mail in unread:
-        sender = runtime.nodes.get(mail.sender)
-        if sender is None or sender.sealed or sender.session.status == "closed" or mail.kind == "returned":
+        if not mail.sender or mail.kind == "returned":
+            continue
+        text = f"{node.name} closed without reading your message: {mail.text}"
+        sender = runtime.residence.here(mail.sender)
+        if sender is None:
+            runtime.residence.return_later(mail.sender, text)
+            continue
+        if sender.sealed or sender.session.status == "closed":
             continue
         if any(each.is_told and each.parent is sender for each in node.lineage()):
             continue
         try:
-            deliver(runtime, sender, "returned", None, f"{node.name} closed without reading your message: {mail.text}")
+            deliver(runtime, sender, "returned", None, text)
         except LimitError:
             continue
 
 
-def notify(waiters: Iterable[Waiter], node: Node) -> None:
-    """Tell everyone who waits for ``node`` that it is finished."""
+def notify(waiters: Iterable[Waiter]) -> None:
+    """Tell everyone who waits for an agent that it is finished."""
     for waiter in waiters:
-        waiter.notify(node)
+        waiter.notify()

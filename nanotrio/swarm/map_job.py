@@ -23,13 +23,13 @@ import msgspec
 from ..errors import UsageError
 from ..records import Head, Settled, Spawned
 from ..session import Session
+from .entering import load_sessions
 from .events import AgentSpawned
+from .growing import check_budget, make_node, profile_seq
 from .node import Node
 from .outcome import Outcome, outcome_of
-from .recovery import load_sessions
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
-from .tree import check_budget, make_node, profile_seq
 
 __all__ = ["Earlier", "Found", "begin_job", "digest_of", "find_job", "item_name", "look_up"]
 
@@ -100,6 +100,7 @@ def begin_job(runtime: Runtime, options: SpawnOptions) -> Node:
     spawned = Spawned(0, agent, 0, f"{name}.{agent}", seq, options.get("uuid", ""))
     runtime.record(node, (spawned, Settled()))
     node.ledger.owner = session.name
+    runtime.residence.taken_up.add(agent)
     if runtime.watchers.count:
         runtime.emit(node, AgentSpawned(agent, session.name, 0, ""))
     return node

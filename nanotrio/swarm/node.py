@@ -44,8 +44,10 @@ class Node:
     """One entry of the registry."""
 
     __slots__ = (
+        "__weakref__",
         "body_bytes",
         "children",
+        "children_made",
         "descendants",
         "encoded",
         "has_slot",
@@ -56,15 +58,18 @@ class Node:
         "is_queued",
         "is_told",
         "ledger",
+        "left_processes",
         "limits",
         "may_spawn",
         "model",
         "nursery",
         "on_child_end",
         "parent",
+        "pins",
         "processes",
         "profile",
         "retry_after_seconds",
+        "rows",
         "scope",
         "sealed",
         "seen_seq",
@@ -102,9 +107,15 @@ class Node:
         self.model = model
         self.tools = tools
         self.may_spawn = may_spawn
-        self.children: list[Node] | None = None
+        self.children: dict[int, Node] | None = None
+        """Those in memory, by id."""
+        self.children_made = 0
+        """Spawned by it so far, in memory or not."""
         self.descendants = 0
         """Spawned below it so far; kept for roots alone."""
+        self.rows = 0
+        """Unfinished children that are not in memory: they wait for a slot as rows."""
+        self.pins = 0  # calls that are about to use it, for which it stays in memory
         self.unfinished_children = 0
         self.on_child_end: Callable[[Node], None] | None = None
         """Called, without an await, with each child that is finished or interrupted."""
@@ -143,6 +154,7 @@ class Node:
         """Size of the last answered request, in bytes and in tokens: the next estimate starts from there."""
         self.retry_after_seconds: float | None = None
         self.processes: AgentProcesses | None = None
+        self.left_processes: list[AgentProcesses] | None = None  # of descendants that left memory
         self.tool_state: dict[str, Any] | None = None
 
     @property
@@ -176,13 +188,42 @@ class Node:
             node = node.parent
 
     def subtree(self) -> list[Node]:
-        """Return the node and its descendants, each after its parent."""
+        """Return the node and its descendants in memory, each after its parent."""
         nodes = [self]
         for node in nodes:
             if node.children:
-                nodes.extend(node.children)
+                nodes.extend(node.children.values())
         return nodes
+
+    def all_processes(self) -> list[AgentProcesses]:
+        """Return what may have processes: the agent's own, and those of descendants that left memory."""
+        own = [self.processes] if self.processes is not None and self.processes.has_started else []
+        return [*own, *(self.left_processes or ())]
 
     def is_below(self, other: Node) -> bool:
         """Whether ``other`` is an ancestor."""
         return any(node is other for node in self.lineage()) and self is not other
+
+    def may_leave(self) -> bool:
+        """Whether nothing holds a finished agent in memory."""
+        session = self.session
+        processes = self.processes
+        return not (
+            self.is_counted
+            or self.is_live
+            or self.is_queued
+            or self.has_slot
+            or self.pins
+            or self.children
+            or self.rows
+            or self.waiters
+            or self.watchers
+            or self.on_child_end is not None
+            or self.stopped is not None
+            or (self.sealed is not None and session.status != "closed")
+            or session.has_news
+            or session.turn is not None
+            or session.owes_report
+            or (processes is not None and (processes.groups or processes.threads))
+            or (self.parent is None and self.all_processes())
+        )

@@ -46,7 +46,8 @@ from .events import StoreTroubled
 from .interpreter import tuned_interpreter
 from .life import run_agent
 from .mailroom import Waiter
-from .recovery import read_heads, tail_heads
+from .recovery import read_unfinished, tail_heads
+from .residence import Residence
 from .runtime import Approver, Durability, Permissions, Runtime, Settings
 from .spawning import register_tool
 from .swarm import Swarm
@@ -214,10 +215,13 @@ async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
         crash.here("after-takeover", tenure.last_seq)
     tail, heads = await tail_heads(store, tenure.heads_seq)
     runtime.owner_token = f"{runtime.token}-{tenure.epoch}"
-    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=tail)
+    runtime.residence = Residence(runtime)
+    behind = msgspec.structs.replace(tail, last_seq={agent: head.last_seq for agent, head in heads.items()})
+    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=behind, committed=runtime.residence.committed)
     runtime.burst = Burst(runtime.journal)
     runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
-    runtime.cold = heads | {head.agent: head for head in await read_heads(store, heads, unfinished=True)}
+    runtime.cold = heads
+    await read_unfinished(store, heads, runtime.unresumed.add)
     runtime.deadlines = Deadlines(runtime)
     runtime.transcripts = Transcripts(runtime, runtime.ceiling)
     runtime.tree = SwarmTree(runtime)
@@ -236,6 +240,7 @@ async def _run(
             services.start_soon(runtime.deadlines.run)
             services.start_soon(runtime.transcripts.run)
             services.start_soon(runtime.transcripts.load)
+            services.start_soon(runtime.residence.run)
             services.start_soon(_watch_store, runtime)
             services.start_soon(_watch_failure, runtime, block)
             async with trio.open_nursery() as roots:
@@ -264,7 +269,7 @@ async def _watch_failure(runtime: Runtime, block: trio.CancelScope) -> None:
 
 async def _idle(runtime: Runtime) -> None:
     """Wait until no root is unfinished."""
-    while runtime.unfinished_roots:
+    while runtime.unfinished_roots or runtime.residence.owes:
         waiter = Waiter(runtime.pump, 1)
         runtime.idle_waiters.append(waiter)
         try:
@@ -279,9 +284,10 @@ async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: b
     with trio.CancelScope(shield=True):
         tops = [node for node in runtime.nodes.values() if node.parent is None]
         if is_interrupted:
+            runtime.residence.drop_rows()
             await end_trees(runtime, tops, "interrupted", "the swarm was left")
         else:
-            processes = [node.processes for node in runtime.nodes.values() if node.processes is not None]
+            processes = [each for node in runtime.nodes.values() for each in node.all_processes()]
             await reap_all(processes, runtime.settings.limits.max_reap_seconds)
         closing.set()
 

@@ -6,9 +6,10 @@ from ..errors import StoreDamagedError, UnknownAgentError
 from ..records import Head
 from ..session import Session
 from ..stores import Store, open_store, state_of
+from .entering import load_sessions, read_profiles
 from .outcome import AgentView
-from .recovery import load_sessions, read_heads, read_profiles, tail_heads
-from .swarm import view_of_head
+from .recovery import read_heads, tail_heads
+from .views import view_of_head
 
 __all__ = ["read_session", "read_store"]
 

@@ -1,29 +1,31 @@
 """Taking a store up again: which agents are unfinished, and making them nodes that go on.
 
 ``open_swarm`` reads the heads of unfinished agents and what follows the last true heads, and resumes nothing.
-``resume`` loads the tree of one root and lets every unfinished agent of it go on where its records stop.
+``resume`` brings the unfinished agents of one tree into memory, with their ancestors, and lets them go on where their
+records stop. Those that had not begun become rows, but for the first; finished ones stay in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import cbor2
 import msgspec
 
 from .. import crash
-from ..errors import StoreDamagedError, UnknownAgentError
-from ..records import Content, Head, Profile, decode_facts
+from ..errors import UnknownAgentError, UnknownToolError
+from ..records import Head, Profile, Settled
 from ..session import Session
-from ..stores import Store, Tail, read_tail
+from ..stores import Births, Store, Tail, read_tail
 from ..turn import Restart
+from .entering import Entry, enter, known_profiles, load_sessions, read_entries, read_profiles
+from .growing import MAX_DIGITS
 from .node import Node
+from .rows import Rows
 from .runtime import Runtime
-from .settling import end_sealed
-from .tree import make_node
+from .settling import end_sealed, report
 from .warnings import warn_of_uncertain
 
-__all__ = ["load_sessions", "read_heads", "read_profiles", "resume_tree", "tail_heads"]
+__all__ = ["find_head", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
 
 _SLICE = 256
 
@@ -43,125 +45,168 @@ async def read_heads(store: Store, tail: dict[int, Head], *, unfinished: bool = 
     return [found[agent] for agent in sorted(found)]
 
 
+async def read_unfinished(store: Store, tail: dict[int, Head], add: Callable[[Head], None]) -> None:
+    """Hand the true heads of unfinished agents to ``add``, those in ``tail`` last; a page is held at a time."""
+    after = 0
+    while page := await store.heads(unfinished=True, after=after):
+        after = page[-1].agent
+        for head in page:
+            if head.agent not in tail:
+                add(head)
+    for agent in sorted(tail):
+        if tail[agent].unfinished:
+            add(tail[agent])
+
+
 async def tail_heads(store: Store, heads_seq: int) -> tuple[Tail, dict[int, Head]]:
-    """Return what follows the last true heads, and the heads of the agents it touches as they really stand."""
+    """Return what follows the last true heads, and the heads that the store does not have as they really stand."""
     tail = await read_tail(store, heads_seq)
     agents = list(tail.last_seq)
     heads: dict[int, Head] = {}
+    births = Births()
     for start in range(0, len(agents), _SLICE):
         some = agents[start : start + _SLICE]
         known = {head.agent: head for head in await store.heads(agents=some)}
-        ends = [(tail.last_seq[agent], known[agent].snapshot_seq if agent in known else 0) for agent in some]
-        sessions = await load_sessions(store, some, ends)
+        behind = [agent for agent in some if agent not in known or known[agent].last_seq < tail.last_seq[agent]]
+        ends = [(tail.last_seq[agent], known[agent].snapshot_seq if agent in known else 0) for agent in behind]
+        sessions = await load_sessions(store, behind, ends)
         profiles = await read_profiles(store, {session.profile for session in sessions})
         for session in sessions:
-            profile = profiles.get(session.profile)
-            head = session.head()
-            heads[session.agent] = msgspec.structs.replace(head, model=profile.model) if profile else head
+            known[session.agent] = heads[session.agent] = _head_of(session, profiles, known.get(session.agent))
+        births.add(known.values())
+    ancestors = births.ancestors
+    for start in range(0, len(ancestors), _SLICE):
+        some = ancestors[start : start + _SLICE]
+        found = {head.agent: head for head in await store.heads(agents=[each for each in some if each not in heads])}
+        for head in [*found.values(), *[heads[agent] for agent in some if agent in heads]]:
+            counted = births.counted(head)
+            if counted is not head:
+                heads[head.agent] = counted
     return tail, heads
 
 
-async def load_sessions(store: Store, agents: Sequence[int], ends: Sequence[tuple[int, int]]) -> list[Session]:
-    """Rebuild sessions from their chains: ``ends`` are the last and the snapshot record of each."""
-    sessions = []
-    for agent, chain in zip(agents, await store.load(ends), strict=True):
-        session = Session(agent)
-        for record in chain:
-            session.apply(record)
-        sessions.append(session)
-    return sessions
+def _head_of(session: Session, profiles: dict[int, Profile], known: Head | None) -> Head:
+    profile = profiles.get(session.profile)
+    return msgspec.structs.replace(
+        session.head(),
+        model=profile.model if profile else "",
+        children=known.children if known else 0,
+        descendants=known.descendants if known else 0,
+        counted_agent=known.counted_agent if known else 0,
+    )
 
 
-async def read_contents(store: Store, seqs: set[int]) -> dict[int, bytes]:
-    """Return the bodies of content records."""
-    wanted = sorted(seqs - {0})
-    bodies: dict[int, bytes] = {}
-    for seq, chain in zip(wanted, await store.load([(seq, seq) for seq in wanted]), strict=True):
-        for fact in decode_facts(chain[0].facts):
-            if isinstance(fact, Content):
-                bodies[seq] = fact.body
-    if missing := [seq for seq in wanted if seq not in bodies]:
-        raise StoreDamagedError(f"record {missing[0]} should hold content and does not; the store is damaged")
-    return bodies
-
-
-async def read_profiles(store: Store, seqs: set[int]) -> dict[int, Profile]:
-    """Return the profiles that content records hold.
+async def find_head(runtime: Runtime, address: int | str) -> Head:
+    """Return the true head of an agent that is not in memory: by id or ``NAME.N`` at once, else by looking at all.
 
     Raises:
-        StoreDamagedError: one is of a form that this version does not read.
+        UnknownAgentError: the store has no such agent.
     """
-    profiles = {}
-    for seq, body in (await read_contents(store, seqs)).items():
-        try:
-            profiles[seq] = msgspec.convert(cbor2.loads(body), Profile)
-        except (msgspec.ValidationError, cbor2.CBORDecodeError) as error:
-            raise StoreDamagedError(
-                f"record {seq} holds a profile that this version cannot read ({error}); open the store with "
-                "the version that wrote it, or put a copy back"
-            ) from error
-    return profiles
+    number = str(address).rpartition(".")[2]
+    if number.isdecimal() and len(number) <= MAX_DIGITS:
+        agent = int(number)
+        place = runtime.slots.rows.find(agent)
+        if place >= 0:
+            await runtime.journal.durable(runtime.slots.rows.row(place).seq)
+        known = runtime.cold.get(agent)
+        heads = [known] if known is not None else await runtime.store.heads(agents=[agent])
+        if heads and address in (agent, number, heads[0].name):
+            return heads[0]
+    elif isinstance(address, str):
+        after = 0
+        found = [head for head in runtime.cold.values() if address == head.uuid]
+        while not found and (page := await runtime.store.heads(after=after)):
+            after = page[-1].agent
+            found = [head for head in page if address == head.uuid]
+        if found:
+            return found[0]
+    raise UnknownAgentError(f"no agent {address!r} in the store; nanotrio ls names those there are")
 
 
-async def resume_tree(runtime: Runtime, root: int) -> Node:
-    """Bring the tree of ``root`` into memory and let every unfinished agent of it go on.
+async def resume_tree(runtime: Runtime, root: int) -> None:
+    """Bring what is unfinished in the tree of ``root`` into memory and let it go on; does nothing where it goes on.
 
-    Agents that are in memory already stay as they are. Raises before anything is recorded.
+    Raises before anything is recorded.
     """
-    heads = [head for head in await read_heads(runtime.store, runtime.cold) if head.root == root]
-    heads = [head for head in heads if head.agent not in runtime.nodes]
-    sessions: list[Session] = []
-    for start in range(0, len(heads), _SLICE):
-        some = heads[start : start + _SLICE]
-        ends = [(head.last_seq, head.snapshot_seq) for head in some]
-        sessions += await load_sessions(runtime.store, [head.agent for head in some], ends)
-    profiles = await read_profiles(runtime.store, {session.profile for session in sessions})
-    systems = await read_contents(runtime.store, {profile.system for profile in profiles.values()})
-    runtime.systems.update({seq: body.decode() for seq, body in systems.items()})
-    nodes = _enter(runtime, sessions, profiles)
-    if root not in runtime.nodes:
-        raise UnknownAgentError(f"no agent {root} in this store")
-    _restart(runtime, nodes)
-    return runtime.nodes[root]
+    if root in runtime.residence.taken_up:
+        return
+    heads, rows = runtime.unresumed.of(root)
+    begun = [head for head in heads if head.status != "pending" or not head.parent or head.children]
+    places = max(0, runtime.slots.max_resident - runtime.slots.pending)
+    pending = [head for head in heads if head.status == "pending" and head.parent and not head.children]
+    later = Rows()
+    for head in pending[places:]:
+        later.push_head(head)
+    for place in range(rows.at, rows.end):
+        row = rows.row(place)
+        later.push(row.agent, row.seq, row.kind)
+    first = pending[:places]
+    known = {head.agent: head for head in [*begun, *first]}
+    for head in await _lineages(runtime, root, [*known.values()], later):
+        known[head.agent] = head
+    ordered = [known[agent] for agent in sorted(known)]
+    entries = [Entry(head.agent, head.last_seq, head.snapshot_seq, head) for head in ordered]
+    loaded = await read_entries(runtime, entries)
+    await _check_tools(runtime, later)
+    if root in runtime.residence.taken_up:  # somebody else resumed the tree while it was read
+        return
+    nodes = _enter(runtime, loaded)
+    runtime.residence.taken_up.add(root)
+    runtime.unresumed.forget(root)
+    _restart(runtime, nodes, later)
 
 
-def _enter(runtime: Runtime, sessions: Sequence[Session], profiles: dict[int, Profile]) -> list[Node]:
-    """Make nodes, each after its parent, with ledgers that know what was spent before; none where one fails."""
+async def _lineages(runtime: Runtime, root: int, heads: Sequence[Head], rows: Rows) -> list[Head]:
+    """Return the heads of the root, and of all that ``heads`` and ``rows`` lie below and that are not among them."""
+    known = {head.agent for head in heads}
+    wanted = {root, *[head.parent for head in heads], *rows.parents()} - known - {0}
+    found: list[Head] = []
+    while wanted:
+        level = sorted(wanted)
+        some = [runtime.cold[agent] for agent in level if agent in runtime.cold]
+        for start in range(0, len(level), _SLICE):
+            asked = [agent for agent in level[start : start + _SLICE] if agent not in runtime.cold]
+            some += await runtime.store.heads(agents=asked)
+        if missing := wanted.difference([head.agent for head in some]):
+            raise UnknownAgentError(f"no agent {min(missing)} in this store")
+        found += some
+        known |= wanted
+        wanted = {head.parent for head in some} - known - {0}
+    return found
+
+
+async def _check_tools(runtime: Runtime, rows: Rows) -> None:
+    """Refuse pending agents whose tools are not registered, before anything is recorded."""
+    for profile in (await known_profiles(runtime, rows.profiles())).values():
+        for name in profile.tools:
+            if name not in runtime.tools:
+                raise UnknownToolError(
+                    f"a pending agent uses the tool {name!r}, which is not registered; "
+                    "pass it in open_swarm(tools=[...])"
+                )
+
+
+def _enter(runtime: Runtime, loaded: Sequence[tuple[Entry, Session, Profile]]) -> list[Node]:
+    """Make nodes, each after its parent; none where one fails."""
     nodes: list[Node] = []
     try:
-        for session in sessions:
-            if session.agent in runtime.nodes:  # somebody else resumed the tree while it was read
-                continue
-            parent = runtime.nodes.get(session.parent) if session.parent else None
-            nodes.append(make_node(runtime, session, parent, profiles[session.profile]))
-            profile = profiles[session.profile]
-            runtime.profiles.setdefault(profile, session.profile)
+        for entry, session, profile in loaded:
+            nodes.append(enter(runtime, session, profile, entry.head))
     except BaseException:
-        for node in reversed(nodes):
+        for node in nodes:
             del runtime.nodes[node.id]
-            if node.parent is not None and node.parent.children:
-                node.parent.children.remove(node)
         raise
     for node in nodes:
-        session = node.session
-        node.ledger.settled += session.spent_nano + session.uncertain_nano + session.reserved_nano
-        _, spent, uncertain, _ = session.report()
-        unreported = spent + uncertain + session.reserved_nano
-        ledger = node.ledger.parent
-        while ledger is not None and unreported:
-            ledger.settled += unreported
-            ledger = ledger.parent
-        if node.parent is not None:
-            node.root.descendants += 1
         runtime.cold.pop(node.id, None)
     return nodes
 
 
-def _restart(runtime: Runtime, nodes: Sequence[Node]) -> None:
+def _restart(runtime: Runtime, nodes: Sequence[Node], rows: Rows) -> None:
     """Record that unfinished turns are taken up, and queue every unfinished agent."""
     if crash.here is not None:
         crash.here("before-resume", nodes[0].root.id if nodes else 0)
     warn_of_uncertain(runtime, nodes)
+    _report_ended(runtime, nodes)
     for node in nodes:
         session = node.session
         if not session.is_unfinished:
@@ -172,29 +217,64 @@ def _restart(runtime: Runtime, nodes: Sequence[Node]) -> None:
             )
             runtime.absorb(node, Restart(repeatable))
         runtime.count(node)
+    _take_rows(runtime, rows)
     _end_cut_off(runtime, nodes)
-    for node in nodes:
+    for node in sorted(nodes, key=lambda node: node.session.status == "pending"):
         if node.session.is_unfinished and node.sealed is None:
             runtime.slots.enqueue(node)
+    for node in nodes:
+        runtime.residence.rest(node)
+    runtime.residence.stir()
     runtime.append()
     if crash.here is not None:
         crash.here("after-resume", nodes[0].root.id if nodes else 0)
+
+
+def _report_ended(runtime: Runtime, nodes: Sequence[Node]) -> None:
+    """Tell parents of those that were ended, and whom a crash left before their parents knew."""
+    for node in reversed(nodes):
+        if node.parent is not None and not node.session.is_unfinished and node.session.owes_report:
+            node.told_turn = 0
+            node.is_told = _cuts_off(node.parent)
+            report(runtime, node, (Settled(),))
+
+
+def _take_rows(runtime: Runtime, rows: Rows) -> None:
+    """Queue pending agents that stay in the store."""
+    for place in range(rows.at, rows.end):
+        row = rows.row(place)
+        parent = runtime.nodes[row.kind.parent]
+        runtime.slots.rows.push(row.agent, row.seq, row.kind)
+        parent.rows += 1
+        parent.unfinished_children += 1
+        runtime.count(parent)
 
 
 def _end_cut_off(runtime: Runtime, nodes: Sequence[Node]) -> None:
     """End those whom an ancestor's final turn had named as cut off, and whom the crash left before they were ended."""
     for node in nodes:  # each after its parent
         parent = node.parent
-        if parent is None or not node.is_counted:
-            continue
-        ended = parent.session.ended
-        if parent.sealed or (parent.session.status == "settling" and ended is not None and ended.fact.survivors):
+        if node.rows and _cuts_off(node):
+            runtime.residence.end_rows(node, f"{node.name} had ended its turn", is_told=True)
+        if parent is not None and node.is_counted and _cuts_off(parent):
             node.sealed = "cancelled"
             node.stop = ("cancelled", f"{parent.name} had ended its turn")
             node.is_told = True
+            if node.rows:
+                runtime.residence.end_rows(node, node.stop[1])
     for node in reversed(nodes):
         if node.sealed == "cancelled" and node.is_counted:
             end_sealed(runtime, node)
+
+
+def _cuts_off(node: Node) -> bool:
+    """Whether what is below the node was being ended."""
+    ended, status = node.session.ended, node.session.status
+    if node.sealed is not None or ended is None:
+        return node.sealed is not None
+    return (
+        bool(ended.fact.survivors) if status == "settling" else (status, ended.fact.status) == ("closed", "cancelled")
+    )
 
 
 def _is_repeatable(node: Node, name: str) -> bool:

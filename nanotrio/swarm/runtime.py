@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -25,6 +26,7 @@ from .events import Event
 from .node import Node, Start
 from .pump import Parked, Pump
 from .slots import Slots
+from .unresumed import Unresumed
 from .wait_graph import WaitGraph
 from .watch import Watchers
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ..stores import Store
     from .deadlines import Deadlines
     from .mailroom import Waiter
+    from .residence import Residence
     from .transcripts import Transcripts
     from .tree import SwarmTree
 
@@ -100,6 +103,7 @@ class Runtime:
     burst: Burst
     deadlines: Deadlines
     transcripts: Transcripts
+    residence: Residence
     tree: SwarmTree
     run_agent: Start
 
@@ -117,12 +121,16 @@ class Runtime:
         self.store = store
         self.tools: dict[str, Tool] = {}
         self.pump = Pump()
-        self.slots = Slots(max_active, self.pump, self.launch, self.has_room_for_live)
-        self.watchers = Watchers()
         self.nodes: dict[int, Node] = {}
         """The registry: every agent that is in memory."""
+        self.departed: WeakValueDictionary[int, Node] = WeakValueDictionary()
+        """Agents that left the registry, and that somebody still has a handle of."""
         self.cold: dict[int, Head] = {}
-        """Heads of agents that are not in memory, where the store's own may be behind; and all unfinished ones."""
+        """Heads of agents that are in neither, where the store's own may be behind."""
+        self.slots = Slots(max_active, self.pump, self.launch, self.has_room_for_live, self.nodes, self._on_short)
+        self.watchers = Watchers()
+        self.unresumed = Unresumed()
+        """What the store held that was unfinished when it was opened, and was not taken up since."""
         self.next_agent = 1
         self.live = 0
         """Agents that have a task, be it a bare one."""
@@ -132,6 +140,8 @@ class Runtime:
         self.models: dict[str, Model] = {}
         self.gates: dict[str, RateGate] = {}
         self.profiles: dict[Profile, int] = {}
+        self.profile_values: dict[int, Profile] = {}
+        """The same, by the number of their record."""
         self.systems: dict[int, str] = {0: ""}
         self.heads: dict[tuple[str, int, tuple[str, ...], int, str], bytes] = {}
         """Requests up to their messages, by model, system prompt, tools and max_tokens."""
@@ -317,6 +327,7 @@ class Runtime:
         """Count ``node`` and its lineage as unfinished."""
         while not node.is_counted:
             node.is_counted = True
+            self.residence.has_work(node)
             if node.parent is None:
                 self.unfinished_roots += 1
                 return
@@ -339,7 +350,7 @@ class Runtime:
         self.unfinished_roots -= 1
         if not self.unfinished_roots:
             for waiter in self.idle_waiters:
-                waiter.notify(node)
+                waiter.notify()
 
     def dirty_heads(self, agents: Iterable[int]) -> list[Head]:
         """Return the heads of ``agents`` as they stand, for the journal."""
@@ -347,7 +358,15 @@ class Runtime:
         for agent in agents:
             node = self.nodes.get(agent)
             if node is not None:
-                heads.append(node.session.head(node.profile.model))
+                heads.append(self.head_of(node))
             elif agent in self.cold:
                 heads.append(self.cold[agent])
         return heads
+
+    def head_of(self, node: Node) -> Head:
+        """Return the head of an agent in memory, as it stands."""
+        made = (node.children_made, node.descendants, self.next_agent - 1)
+        return node.session.head(node.profile.model, *made)
+
+    def _on_short(self) -> None:
+        self.residence.stir()

@@ -18,20 +18,21 @@ from .node import Node
 from .outcome import outcome_of
 from .runtime import Runtime
 
-__all__ = ["end_sealed", "end_sealed_work", "give_up", "has_ends_to_gather", "rest", "settle", "tell_stopped"]
+__all__ = ["end_sealed", "end_sealed_work", "give_up", "has_ends_to_gather", "report", "rest", "settle", "tell_stopped"]
 
 
 def settle(runtime: Runtime, node: Node) -> None:
     """The agent has nothing left to do: write it down, tell the parent, give everything back. No await."""
     if crash.here is not None:
         crash.here("before-settle", node.id)
-    _report(runtime, node, (Settled(),))
+    report(runtime, node, (Settled(),))
     _leave(runtime, node)
     if crash.here is not None:
         crash.here("after-settle", node.id)
 
 
-def _report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
+def report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
+    """Record ``facts`` and tell the parent of the end of the last turn, and of what was spent since it was told."""
     session = node.session
     usage, spent, uncertain, unpriced = session.report()
     runtime.record(node, facts)
@@ -73,8 +74,9 @@ def _leave(runtime: Runtime, node: Node) -> None:
         runtime.emit(node, TurnFinished(node.id, node.name, outcome_of(node.session)))
     waiters, node.waiters = node.waiters, None
     _uncount(runtime, node)
+    runtime.residence.rest(node)
     if waiters:
-        notify(waiters, node)
+        notify(waiters)
 
 
 def _uncount(runtime: Runtime, node: Node) -> None:
@@ -155,7 +157,7 @@ def end_sealed(runtime: Runtime, node: Node) -> None:
     if node.sealed == "cancelled":
         _close(runtime, node)
         if node.is_counted:
-            _report(runtime, node, (Settled(),))
+            report(runtime, node, (Settled(),))
     _leave(runtime, node)
 
 
@@ -164,10 +166,10 @@ def give_up(runtime: Runtime, nodes: Sequence[Node]) -> None:
     for node in reversed(nodes):
         if node.sealed == "cancelled" and node.is_counted:
             _close(runtime, node)
-            _report(runtime, node, (Settled(),))
+            report(runtime, node, (Settled(),))
             waiters, node.waiters = node.waiters, None
             _uncount(runtime, node)
-            notify(waiters or (), node)
+            notify(waiters or ())
 
 
 def tell_stopped(node: Node) -> None:

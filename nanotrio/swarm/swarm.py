@@ -10,24 +10,25 @@ import msgspec
 import trio
 
 from ..errors import ClosedError, UnknownAgentError
-from ..records import Head, Profile
+from ..records import Head
 from ..tools import Leftover, end_leftovers, find_leftovers
 from ..turn import Restart
-from .agent import Agent, view_of
+from .agent import Agent
 from .events import Event
 from .forking import fork_live, fork_stored
+from .growing import MAX_DIGITS, check_room, check_spawn, find, spawn_alike, spawn_nowait
 from .mailroom import wait_for
 from .map_values import MapOptions
 from .mapping import MapResults, open_map
 from .node import Node
 from .outcome import AgentView
 from .pump import QUOTA
-from .recovery import read_heads, resume_tree
+from .recovery import find_head, resume_tree
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
-from .tree import check_room, check_spawn, find, spawn_nowait
+from .views import view_of, view_of_head
 
-__all__ = ["Swarm", "SwarmStatistics", "view_of_head"]
+__all__ = ["Swarm", "SwarmStatistics"]
 
 
 class SwarmStatistics(msgspec.Struct, frozen=True):
@@ -89,13 +90,21 @@ class Swarm:
         """Do the same within the open group, whether or not there is room; ``names`` are used in place of one name."""
         self._check_open()
         runtime = self._runtime
-        names = names or [options.get("name", "agent")] * len(prompts)
+        if parent is not None:
+            runtime.residence.put_back(parent)
         profile = profile_of(runtime, parent, options)
         check_room(runtime, parent, len(prompts))
-        cleaned = [check_spawn(runtime, parent, *each, profile) for each in zip(prompts, names, strict=True)]
-        uuid = options.get("uuid", "")
-        nodes = [spawn_nowait(runtime, parent, *each, profile, uuid) for each in zip(cleaned, names, strict=True)]
-        return [Agent(self, node) for node in nodes]
+        made: list[Node | Head] = []
+        if names:
+            for prompt, name in zip(prompts, names, strict=True):
+                (cleaned,) = check_spawn(runtime, parent, (prompt,), name, profile)
+                made.append(spawn_nowait(runtime, parent, cleaned, name, profile))
+        else:
+            name = options.get("name", "agent")
+            all_cleaned = check_spawn(runtime, parent, prompts, name, profile)
+            made = spawn_alike(runtime, parent, all_cleaned, name, profile, options.get("uuid", ""))
+        root = parent.root.session.uuid if parent is not None else ""
+        return [Agent(self, each, root) for each in made]
 
     def map(
         self,
@@ -119,26 +128,76 @@ class Swarm:
         return open_map(self, prompt, items, options)
 
     def agent(self, address: int | str) -> Agent:
-        """Return the handle of an agent in memory, by its id, its name, or its root's uuid.
+        """Return the handle of an agent in memory, or of one that waits for its first slot.
+
+        ``address`` is an id, ``NAME.N``, a bare name that only one in memory has, or a root's uuid.
 
         Raises:
-            UnknownAgentError: there is none, or several are called so; ``resume`` brings one in from the store.
+            UnknownAgentError: there is none, or several are called so; ``find`` looks in the store too.
         """
+        runtime = self._runtime
+        node = find(runtime, address)
+        runtime.append()
+        if node is not None:
+            return Agent(self, node)
+        row = self._pending(address)
+        if row is None:
+            raise UnknownAgentError(
+                f"no agent {address!r} in this swarm's memory; await find({address!r}) brings in one that was finished "
+                f"here, and resume({address!r}) one of an earlier run"
+            )
+        return row
+
+    def _pending(self, address: int | str) -> Agent | None:
+        """Return the handle of a pending agent that is not in memory, by its id or its name."""
+        runtime = self._runtime
+        number = str(address).rpartition(".")[2]
+        if not number.isdecimal() or len(number) > MAX_DIGITS:
+            return None
+        rows = runtime.slots.rows
+        place = rows.find(int(number))
+        if place < 0:
+            return None
+        row = rows.row(place)
+        name = f"{row.kind.stem}.{row.agent}"
+        if address not in (row.agent, number, name):
+            return None
+        known = runtime.residence.handles.get(row.agent)
+        if isinstance(known, Agent):
+            return known
+        root = runtime.nodes[row.kind.parent].root
+        head = Head(row.agent, row.kind.parent, root.id, name, "pending", True, row.seq, 0, profile=row.kind.profile)
+        return Agent(self, head, root.session.uuid)
+
+    async def find(self, address: int | str) -> Agent:
+        """Return the handle of an agent of a tree that was spawned or resumed here, in memory or not. Checkpoints.
+
+        ``address`` is as for ``agent``. Nothing is started.
+
+        Raises:
+            UnknownAgentError: there is none, or it is in a tree that ``resume`` takes up.
+        """
+        await trio.lowlevel.checkpoint()
         node = find(self._runtime, address)
         if node is None:
-            raise UnknownAgentError(
-                f"no agent {address!r} in this swarm's memory; resume({address!r}) looks in the store"
-            )
+            head = await find_head(self._runtime, address)
+            await self._runtime.residence.bring_in((head.agent,))
+            node = self._runtime.nodes.get(head.agent)
+            if node is None:
+                raise UnknownAgentError(f"{head.name} is not taken up; resume({address!r}) does that")
+        self._runtime.append()
         return Agent(self, node)
 
     def agents(self) -> list[AgentView]:
-        """Return every agent in memory as it stands, and the unfinished ones of the store as ``interrupted``."""
-        cold = [
-            head for head in self._runtime.cold.values() if head.unfinished and head.agent not in self._runtime.nodes
-        ]
-        views = [view_of(node) for node in self._runtime.nodes.values()] + [
-            view_of_head(head, owned=False) for head in cold
-        ]
+        """Return every agent in memory as it stands, and unfinished ones of the store as ``interrupted``.
+
+        Of many that were finished, or that wait for their first slot, most are in the store alone: ``statistics`` has
+        counts, and ``read_store`` all of them. Of those that were pending when the swarm was opened the first thousand
+        are shown.
+        """
+        runtime = self._runtime
+        views = [view_of(node) for node in runtime.nodes.values()]
+        views += [view_of_head(head, owned=False) for head in runtime.unresumed.heads()]
         return sorted(views, key=lambda view: view.id)
 
     async def resume(self, address: int | str) -> Agent:
@@ -155,12 +214,15 @@ class Swarm:
         runtime = self._runtime
         node = find(runtime, address)
         if node is None:
-            head = await self._head(address)
-            if head.root not in runtime.nodes:
-                await resume_tree(runtime, head.root)
-            node = runtime.nodes[head.agent]
+            head = await find_head(runtime, address)
+            await resume_tree(runtime, head.root)
+            await runtime.residence.bring_in((head.agent,))
+            node = runtime.nodes.get(head.agent)
+            if node is None:
+                raise UnknownAgentError(f"no agent {address!r} in the store; nanotrio ls names those there are")
         while ending := [each for each in node.lineage() if each.sealed == "cancelled" and each.is_counted]:
             await wait_for(runtime, ending, "all", None)
+        runtime.residence.put_back(node)
         reopen(runtime, node)
         await runtime.journal.durable(runtime.append())
         return Agent(self, node)
@@ -179,26 +241,20 @@ class Swarm:
         runtime = self._runtime
         await runtime.journal.room()
         node = find(runtime, address)
+        if node is None:
+            head = await find_head(runtime, address)
+            await runtime.residence.bring_in((head.agent,))  # of a tree that goes on here
+            node = runtime.nodes.get(head.agent)
         if node is not None:
             await runtime.transcripts.restore(node)
-            made = fork_live(runtime, node, uuid)
-        else:
-            made = await fork_stored(runtime, await self._head(address), uuid)
+        made = await fork_stored(runtime, head, uuid) if node is None else fork_live(runtime, node, uuid)
         await runtime.journal.durable(runtime.append())
         return Agent(self, made)
 
     async def resume_all(self) -> list[Agent]:
         """Resume every root that has unfinished agents; return the roots' handles."""
         self._check_open()
-        roots = sorted({head.root for head in self._runtime.cold.values() if head.unfinished})
-        return [await self.resume(root) for root in roots]
-
-    async def _head(self, address: int | str) -> Head:
-        heads = await read_heads(self._runtime.store, self._runtime.cold)
-        found = [head for head in heads if address in (head.agent, head.name, head.uuid, str(head.agent))]
-        if not found:
-            raise UnknownAgentError(f"no agent {address!r} in the store; nanotrio ls names those there are")
-        return found[0]
+        return [await self.resume(root) for root in self._runtime.unresumed.roots()]
 
     async def flush(self) -> None:
         """Wait until everything that happened so far is durable. Checkpoints."""
@@ -250,30 +306,3 @@ def reopen(runtime: Runtime, node: Node) -> None:
         each.is_told = False
         if each.session.status == "closed":
             runtime.absorb(each, Restart())
-
-
-def view_of_head(head: Head, *, owned: bool, depth: int = 0, profile: Profile | None = None) -> AgentView:
-    """Return a head as a value; an unfinished agent of a store that nobody owns is ``interrupted``."""
-    return AgentView(
-        id=head.agent,
-        name=head.name,
-        parent=head.parent,
-        root=head.root,
-        depth=depth,
-        status=head.status if owned or not head.unfinished else "interrupted",
-        model=head.model,
-        turn=head.turn,
-        outcome=head.outcome,
-        usage=head.usage,
-        spent_nano=head.spent_nano,
-        uncertain_nano=head.uncertain_nano,
-        unpriced=head.unpriced,
-        waiting_for="",
-        task=head.task,
-        uuid=head.uuid,
-        created_us=head.created_us,
-        updated_us=head.updated_us,
-        directory=profile.directory if profile else "",
-        permission_mode=profile.permission_mode if profile else "",
-        tools=profile.tools if profile else (),
-    )

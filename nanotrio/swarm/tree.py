@@ -1,39 +1,31 @@
-"""The tree as it grows: spawning under every cap of the lineage, and finding agents by what they are called."""
+"""The tree as an agent's own tools use it."""
 
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 
-import cbor2
 import msgspec
 
-from .. import crash
-from ..budget import Ledger
-from ..errors import BudgetError, ClosedError, LimitError, ToolError, UnknownAgentError, UnknownToolError, UsageError
-from ..limits import HARD_MAX_DEPTH, Limits, nano_usd, usd, usd_text
+from ..errors import ToolError
+from ..limits import nano_usd
 from ..messages import clean_text
-from ..models import Model
-from ..records import MailArrived, Profile, Spawned
-from ..session import Session
-from ..tools import SPAWNING, ChildSpec, Tool, permission_mode, tighter
+from ..records import Profile
+from ..tools import ChildSpec
 from ..turn import Submit
-from .events import AgentSpawned
+from .absent import Absent
+from .growing import MAX_DIGITS, check_budget, check_prompt, check_room, listed, spawn_alike
 from .mailroom import deliver
 from .node import Node
 from .result import check_result, check_schema
-from .runtime import Kind, Runtime
+from .runtime import Runtime
 from .waiting import status_of
 
-__all__ = ["SwarmTree", "check_budget", "make_node", "profile_seq"]
+__all__ = ["SwarmTree"]
 
-_MAX_NAME_CHARACTERS = 40
 _MAX_LISTED = 200
-_MAX_DIGITS = 18
-MAX_KINDS = 1_000
-"""Kinds of agents that are remembered; more only costs time."""
 
 
 class SwarmTree:
@@ -41,12 +33,14 @@ class SwarmTree:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._sought: frozenset[int] = frozenset()
 
     def spawn(self, parent: int, specs: Sequence[ChildSpec]) -> list[tuple[int, str]]:
         """Make children for an agent; all of them or none."""
         runtime = self._runtime
         node = runtime.nodes[parent]
         check_room(runtime, node, len(specs))
+        budgets: set[Profile] = set()
         profiles: dict[tuple[object, ...], Profile] = {}
         plans = []
         for spec in specs:
@@ -61,10 +55,18 @@ class SwarmTree:
             )
             if key not in profiles:
                 profiles[key] = self._profile(node, spec, schema)
-            prompt = check_spawn(runtime, node, spec.prompt, spec.name, profiles[key])
-            plans.append((prompt, spec.name, profiles[key]))
-        children = [spawn_nowait(runtime, node, *plan) for plan in plans]
-        return [(child.id, child.name) for child in children]
+            profile = profiles[key]
+            if profile not in budgets:
+                check_budget(node, runtime.model(profile.model), spec.name, profile.limits.budget_nano)
+                budgets.add(profile)
+            plans.append((check_prompt(runtime, spec.prompt, spec.name, profile.limits), spec.name, profile))
+        made: list[tuple[int, str]] = []
+        for (name, profile), alike in groupby(plans, key=lambda plan: plan[1:]):
+            children = spawn_alike(runtime, node, [prompt for prompt, *_ in alike], name, profile)
+            made += [
+                (child.id, child.name) if isinstance(child, Node) else (child.agent, child.name) for child in children
+            ]
+        return made
 
     def _profile(self, node: Node, spec: ChildSpec, schema: str) -> Profile:
         wanted = node.limits
@@ -92,7 +94,7 @@ class SwarmTree:
         """Deliver a text within the sender's root."""
         runtime = self._runtime
         node = runtime.nodes[sender]
-        recipient = runtime.nodes[self.resolve(sender, to)]
+        recipient = self._resolve(node, to)
         if recipient is node:
             raise ToolError("that is yourself; name another agent")
         deliver(runtime, recipient, "text", node, text)
@@ -100,37 +102,79 @@ class SwarmTree:
 
     def resolve(self, agent: int, address: str) -> int:
         """Return the id of an agent of the same root."""
-        node = self._runtime.nodes[agent]
+        return self._resolve(self._runtime.nodes[agent], address).id
+
+    def _resolve(self, node: Node, address: str) -> Node:
+        """Return the agent of the same root that is called so.
+
+        Raises:
+            ToolError: there is none, or there are several.
+            Absent: it is to be brought into memory first.
+        """
         if address == "parent" and node.parent is not None:
-            return node.parent.id
+            return node.parent
         number = address.rpartition(".")[2]
-        if number.isdecimal() and len(number) <= _MAX_DIGITS:
-            found = self._runtime.nodes.get(int(number))
+        if number.isdecimal() and len(number) <= MAX_DIGITS:
+            found = self._here(int(number))
             if found is not None and found.root is node.root and address in (found.name, number):
-                return int(found.id)
+                return found
             raise ToolError(f"no agent {address!r} in this tree; list_agents names those below you")
-        siblings = [*(node.parent.children or () if node.parent else ()), *(node.children or ())]
-        named = [each for each in siblings if each.name.rpartition(".")[0] == address and each is not node]
-        live = [each for each in named if each.session.status != "closed"] or named
-        if len(live) == 1:
-            found_id: int = live[0].id
-            return found_id
+        parents = [each for each in (node.parent, node) if each is not None]
+        siblings = [child for parent in parents for child in (parent.children or {}).values()]
+        rows = self._runtime.slots.rows
+        named = [each.id for each in siblings if each.name.rpartition(".")[0] == address and each is not node]
+        live = [each for each in named if self._runtime.nodes[each].session.status != "closed"]
+        live += [agent for parent in parents if parent.rows for agent in rows.named(parent.id, address)]
+        live = live or named
+        if len(live) == 1 and (only := self._here(live[0])) is not None:
+            return only
         if live:
-            raise ToolError(f"{len(live)} agents are called {address!r}: {_listed(live)}; use one of these names")
+            names = listed([f"{address}.{agent}" for agent in live])
+            raise ToolError(f"{len(live)} agents are called {address!r}: {names}; use one of these names")
         raise ToolError(f"no agent is called {address!r} here; list_agents names those below you")
 
+    def _here(self, agent: int) -> Node | None:
+        """Return an agent of any tree that is there; None where there is none.
+
+        Raises:
+            Absent: it may be in the store.
+        """
+        node = self._runtime.residence.here(agent)
+        if node is None and agent not in self._sought and 0 < agent < self._runtime.next_agent:
+            raise Absent((agent,))
+        return node
+
+    @contextmanager
+    def without(self, agents: Sequence[int]) -> Iterator[None]:
+        """Within the block, those of ``agents`` that are not in memory are taken not to exist."""
+        self._sought = self._sought.union(agents)
+        try:
+            yield
+        finally:
+            self._sought = frozenset()
+
     def descendants(self, agent: int) -> list[tuple[str, str, str]]:
-        """Return name, status and task of those below."""
-        below = self._runtime.nodes[agent].subtree()[1:]
-        rows = [(each.name, status_of(each), each.session.task) for each in below[:_MAX_LISTED]]
-        if len(below) > _MAX_LISTED:
-            rows.append((f"and {len(below) - _MAX_LISTED} more", "", ""))
+        """Return name, status and task of those below that are in memory, the first few hundred, and count the rest."""
+        node = self._runtime.nodes[agent]
+        subtree = node.subtree()
+        listed = subtree[1 : _MAX_LISTED + 1]
+        rows = [(each.name, status_of(each), each.session.task) for each in listed]
+        # Of those that left memory only a root knows how many there are below them.
+        made = node.descendants if node.parent is None else sum([each.children_made for each in subtree])
+        if made > len(listed):
+            rows.append((f"and {made - len(listed)} more", "", ""))
+        if waiting := sum([each.rows for each in subtree]):
+            rows.append((f"of them {waiting} wait to be started", "", ""))
         return rows
 
     def children(self, agent: int) -> list[int]:
-        """Return the ids of the agent's own children."""
+        """Return the ids of the agent's children that are unfinished, in memory, or of whose end it was not told."""
         node = self._runtime.nodes[agent]
-        return [child.id for child in node.children or () if child.session.status != "closed"]
+        found = [child.id for child in (node.children or {}).values() if child.session.status != "closed"]
+        if node.rows:
+            found += self._runtime.slots.rows.below(node.id)
+        found += [mail.sender for mail in node.session.unread if mail.kind == "child"]
+        return sorted(set(found))
 
     def submit(self, agent: int, result: str) -> None:
         """Take the agent's result."""
@@ -138,206 +182,3 @@ class SwarmTree:
         result = self._runtime.redactor.text(clean_text(result))
         check_result(node.profile.result_schema, result)
         self._runtime.absorb(node, Submit(result))
-
-
-def _listed(nodes: Sequence[Node]) -> str:
-    names = [node.name for node in nodes[:10]]
-    return ", ".join(names) + (f" and {len(nodes) - 10} more" if len(nodes) > 10 else "")
-
-
-def check_room(runtime: Runtime, parent: Node | None, count: int) -> None:
-    """Refuse ``count`` children that a cap of the lineage does not allow.
-
-    Raises:
-        LimitError: names the bound and its holder.
-        ClosedError: the parent, or the swarm, is ending.
-    """
-    if runtime.is_closing:
-        raise ClosedError("the swarm is closing; nothing can be spawned in it any more")
-    if parent is None:
-        return
-    if parent.sealed or parent.session.status == "closed":
-        raise ClosedError(f"{parent.name} is closed and cannot spawn; resume it first")
-    depth = parent.session.depth + 1
-    limits = parent.limits
-    bound = min(limits.max_depth, HARD_MAX_DEPTH)
-    if depth > bound:
-        raise LimitError(
-            f"max_depth is reached: {parent.name} is at depth {depth - 1} of at most {bound}; do the work yourself",
-            bound="max_depth",
-            value=bound,
-            holder=parent.name,
-        )
-    if len(parent.children or ()) + count > limits.max_children:
-        raise LimitError(
-            f"max_children of {parent.name} is {limits.max_children}, and it has {len(parent.children or ())}, "
-            f"{parent.unfinished_children} of them unfinished; let those it has do more",
-            bound="max_children",
-            value=limits.max_children,
-            holder=parent.name,
-        )
-    root = parent.root
-    if root.descendants + count > root.limits.max_total:
-        raise LimitError(
-            f"max_total of {root.name} is {root.limits.max_total}: {root.descendants} were spawned below it, "
-            f"{sum(each.is_counted for each in root.subtree()[1:])} of them unfinished, and {count} more do not fit",
-            bound="max_total",
-            value=root.limits.max_total,
-            holder=root.name,
-        )
-
-
-def check_budget(parent: Node | None, model: Model, name: str, budget_nano: int | None) -> None:
-    """Refuse a cap that its lineage cannot hold, and a model without a price where any cap holds."""
-    if budget_nano is not None and budget_nano < 0:
-        raise UsageError(f"the budget of {name} is {usd(budget_nano):g} USD; give a positive amount")
-    tightest = parent.ledger.tightest() if parent else None
-    if budget_nano is not None and tightest is not None:
-        left = (tightest.cap or 0) - tightest.settled
-        if budget_nano > left:
-            raise BudgetError(
-                f"{name} asks for {usd_text(budget_nano)}, and {tightest.owner} has {usd_text(left)} of its "
-                f"{usd(tightest.cap or 0):.6g} left; ask for less",
-                bound="budget_usd",
-                value=usd(tightest.cap or 0),
-                holder=tightest.owner,
-            )
-    if model.price is None and (budget_nano is not None or tightest is not None):
-        raise UsageError(
-            f"the price of {model.name} is unknown, so the budget over {name} cannot be kept; "
-            "use a model with a price, or no budget"
-        )
-
-
-def check_spawn(runtime: Runtime, parent: Node | None, prompt: str, name: str, profile: Profile) -> str:
-    """Refuse an agent that cannot be made, before anything is recorded; return the prompt, cleaned.
-
-    Raises:
-        UsageError, BudgetError, LimitError: what is wrong and what to do.
-    """
-    prompt = runtime.redactor.text(clean_text(prompt))
-    limits = profile.limits
-    if not prompt.strip():
-        raise UsageError("the prompt is empty; say what the agent is to do")
-    if len(prompt.encode()) > limits.max_message_bytes:
-        raise LimitError(
-            f"the prompt is longer than max_message_bytes ({limits.max_message_bytes}); put it into a file",
-            bound="max_message_bytes",
-            value=limits.max_message_bytes,
-            holder=name,
-        )
-    check_budget(parent, runtime.model(profile.model), name, limits.budget_nano)
-    return prompt
-
-
-def spawn_nowait(
-    runtime: Runtime, parent: Node | None, prompt: str, name: str, profile: Profile, session_id: str = ""
-) -> Node:
-    """Make an agent that was checked, with its first mail, within the open group, and queue it for a slot."""
-    agent = runtime.next_agent
-    runtime.next_agent += 1
-    if crash.here is not None:
-        crash.here("before-spawn", agent)
-    seq = profile_seq(runtime, profile)
-    session = Session(agent)
-    node = make_node(runtime, session, parent, profile)
-    stem = "-".join(runtime.redactor.text(clean_text(name)).split())[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
-    root = parent.root if parent else node
-    spawned = Spawned(
-        parent=parent.id if parent else 0,
-        root=root.id,
-        depth=parent.session.depth + 1 if parent else 0,
-        name=f"{stem}.{agent}",
-        profile=seq,
-        uuid="" if parent else clean_text(session_id) or str(uuid.uuid4()),
-    )
-    runtime.record(node, (spawned, MailArrived("prompt", parent.id if parent else 0, prompt, "")))
-    node.ledger.owner = session.name
-    root.descendants += 1 if parent else 0
-    runtime.count(node)
-    runtime.slots.enqueue(node)
-    if crash.here is not None:
-        crash.here("after-spawn", agent)
-    if runtime.watchers.count:
-        runtime.emit(node, AgentSpawned(node.id, node.name, spawned.parent, session.task))
-    return node
-
-
-def profile_seq(runtime: Runtime, profile: Profile) -> int:
-    """Return the number of the record that holds ``profile``."""
-    seq = runtime.profiles.get(profile)
-    if seq is None:
-        body: bytes = cbor2.dumps(msgspec.to_builtins(profile))
-        seq = runtime.profiles[profile] = runtime.burst.content(body)
-    return seq
-
-
-def make_node(runtime: Runtime, session: Session, parent: Node | None, profile: Profile) -> Node:
-    """Enter a session into the registry, with what its profile and its lineage allow it.
-
-    Raises:
-        UnknownToolError: the profile names a tool that is not registered with the swarm.
-    """
-    kind = _kind(runtime, parent, profile, session.limits, session.name)
-    limits = kind.limits
-    ledger = Ledger(session.name, limits.budget_nano, parent.ledger if parent else None)
-    node = Node(session, parent, kind.profile, limits, ledger, kind.model, kind.tools, may_spawn=kind.may_spawn)
-    runtime.nodes[session.agent] = node
-    if parent is not None:
-        if parent.children is None:
-            parent.children = []
-        parent.children.append(node)
-    return node
-
-
-def _kind(runtime: Runtime, parent: Node | None, profile: Profile, own: Limits | None, name: str) -> Kind:
-    """Return what a profile comes to below ``parent``, where ``own`` limits were set in flight, if they were."""
-    depth = parent.session.depth + 1 if parent else 0
-    above = parent.limits if parent else None
-    mode = parent.profile.permission_mode if parent else profile.permission_mode
-    wanted = own or profile.limits
-    may_spawn = depth < min(wanted.max_depth, HARD_MAX_DEPTH, above.max_depth if above else HARD_MAX_DEPTH)
-    key = (profile, own, above, mode, may_spawn)
-    kind = runtime.kinds.get(key)
-    if kind is not None:
-        return kind
-    limits = wanted if above is None else msgspec.structs.replace(wanted.within(above), budget_nano=wanted.budget_nano)
-    tighter_mode = tighter(permission_mode(profile.permission_mode), permission_mode(mode))
-    tools: dict[str, Tool] = {}
-    for each in profile.tools:
-        if each not in runtime.tools:
-            raise UnknownToolError(
-                f"{name or 'the agent'} uses the tool {each!r}, which is not registered; "
-                "pass it in open_swarm(tools=[...])"
-            )
-        if may_spawn or each not in SPAWNING:
-            tools[each] = runtime.tools[each]
-    kind = Kind(
-        msgspec.structs.replace(profile, permission_mode=tighter_mode),
-        limits,
-        runtime.model(profile.model),
-        tools,
-        may_spawn and not SPAWNING.isdisjoint(tools),
-    )
-    if len(runtime.kinds) >= MAX_KINDS:
-        runtime.kinds.clear()
-    runtime.kinds[key] = kind
-    return kind
-
-
-def find(runtime: Runtime, address: Any) -> Node | None:
-    """Return the node in memory that an id, a name or a root's uuid stands for."""
-    if isinstance(address, int):
-        return runtime.nodes.get(address)
-    number = str(address).rpartition(".")[2]
-    if number.isdecimal() and len(number) <= _MAX_DIGITS:
-        node = runtime.nodes.get(int(number))
-        return node if node is not None and address in (node.name, number) else None
-    named = [
-        node
-        for node in runtime.nodes.values()
-        if address == node.session.uuid or node.name.rpartition(".")[0] == address
-    ]
-    if len(named) > 1:
-        raise UnknownAgentError(f"{len(named)} agents are called {address!r}: {_listed(named)}; use one of these names")
-    return named[0] if named else None

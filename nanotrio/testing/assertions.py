@@ -14,7 +14,8 @@ from pathlib import Path
 from ..errors import UsageError
 from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded, decode_facts, encode_facts
 from ..stores import Store
-from ..swarm.recovery import load_sessions, read_profiles, tail_heads
+from ..swarm.entering import load_sessions, read_profiles
+from ..swarm.recovery import tail_heads
 from .calls import CallKey, Calls, read_calls
 from .effects import EffectsLog, read_effects
 
@@ -213,7 +214,8 @@ async def assert_replays(store: Store) -> None:
         profiles = await read_profiles(store, {session.profile for session in sessions})
         for head, session in zip(some, sessions, strict=True):
             profile = profiles.get(session.profile)
-            made = session.head(profile.model if profile else "")
+            counts = (head.children, head.descendants, head.counted_agent)
+            made = session.head(profile.model if profile else "", *counts)
             if made != head:
                 problems.append(f"the head of {head.name} is {head}, and its records make {made}")
     known = {head.agent for head in heads} | set(tail.last_seq)

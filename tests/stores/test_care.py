@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 import trio
 
@@ -44,6 +45,11 @@ async def _records(url: str) -> list[Record]:
         return await store.scan(0, limit=1_000_000)
     finally:
         await store.aclose()
+
+
+def _uncounted(head: Head) -> Head:
+    """Without the agent up to which it counts, which tells when it was made."""
+    return msgspec.structs.replace(head, counted_agent=0)
 
 
 async def _heads(url: str) -> list[Head]:
@@ -182,7 +188,7 @@ async def test_heads_and_tables_that_are_lost_or_wrong_are_made_anew_in_place(
     assert not (await StoreCare(url).check()).is_whole
     report = await StoreCare(url).repair()
     assert (report.url, report.is_new, report.lost, report.records) == (parse_url(url).url, False, "", len(records))
-    assert await _heads(url) == heads
+    assert [_uncounted(head) for head in await _heads(url)] == [_uncounted(head) for head in heads]
     assert await _records(url) == records
     assert (await StoreCare(url).check()).is_whole
     if kind.endswith("+rows"):

@@ -156,8 +156,8 @@ async def test_totals_of_a_parent_are_its_own_and_its_childrens(autojump_clock: 
         nodes = swarm._runtime.nodes
         assert len(nodes) == 40
         for each in nodes.values():
-            below = sum(child.session.spent_nano for child in each.children or ())
-            usage = [child.session.usage for child in each.children or ()]
+            below = sum(child.session.spent_nano for child in (each.children or {}).values())
+            usage = [child.session.usage for child in (each.children or {}).values()]
             each.session.unpack()
             steps = [m for m in each.session.messages if m.role == "assistant"]
             assert each.session.spent_nano > below

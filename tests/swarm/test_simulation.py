@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -136,6 +139,15 @@ def check_nobody_waits_for_ever(runtime: Any) -> None:
             del left[agent]
 
 
+async def check_counts(swarm: nanotrio.Swarm) -> None:
+    """Every head in the store says how many agents were spawned below it."""
+    heads = {head.agent: head for head in await swarm._runtime.store.heads()}
+    children = Counter(head.parent for head in heads.values())
+    descendants = Counter(head.root for head in heads.values() if head.parent)
+    for agent, head in heads.items():
+        assert (head.children, head.descendants) == (children[agent], descendants[agent]), head
+
+
 async def settled(swarm: nanotrio.Swarm) -> None:
     with trio.fail_after(3_000):
         while swarm._runtime.unfinished_roots:  # noqa: ASYNC110 - the virtual clock jumps, so nothing is polled
@@ -149,6 +161,8 @@ async def finish(swarm: nanotrio.Swarm, store: UnreliableStore | None) -> None:
     await settled(swarm)
     check_all_is_given_back(swarm)
     await check_store_holds_the_live_state(swarm)
+    await check_counts(swarm)
+    assert not runtime.cold, "all heads are written"
     for node in runtime.nodes.values():
         check_history(node.session)
         ended = node.session.ended
@@ -169,11 +183,25 @@ async def evict_by_chance(swarm: nanotrio.Swarm, chance: random.Random) -> None:
                 swarm._runtime.transcripts.evict(node)
 
 
-async def run(seed: int, kills: int, *, evicts: bool = False) -> None:
+ROOMY = 1_000
+TIGHT = 2
+"""Agents with nothing to do, and pending ones, that stay in memory."""
+
+
+@asynccontextmanager
+async def simulated(seed: int, store: Any, resident: int) -> AsyncIterator[nanotrio.Swarm]:
+    limits = msgspec.structs.replace(LIMITS, max_idle=resident)
+    options: dict[str, Any] = {"tools": [work, breaks], "limits": limits, "price": DEAR}
+    max_active = 8 if resident == ROOMY else 3
+    async with opened(script(seed), store=store, max_active=max_active, **options) as swarm:
+        swarm._runtime.slots.max_resident = resident
+        yield swarm
+
+
+async def run(seed: int, kills: int, resident: int, *, evicts: bool = False) -> None:
     chance = random.Random(seed)
     store = taped_store()
-    options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
-    async with opened(script(seed), store=store, **options) as swarm:
+    async with simulated(seed, store, resident) as swarm:
         async with trio.open_nursery() as nursery:
             if evicts:
                 nursery.start_soon(evict_by_chance, swarm, random.Random(seed))
@@ -182,11 +210,12 @@ async def run(seed: int, kills: int, *, evicts: bool = False) -> None:
             await settled(swarm)
             nursery.cancel_scope.cancel()
         await finish(swarm, store)
-        ids = {view.id: view.name for view in swarm.agents()}
+        last = swarm._runtime.next_agent
+        ids = {agent: (await swarm.find(agent)).name for agent in range(1, last)}
     spent: dict[int, int] = {}
     for _ in range(kills):
         store = await store.as_of(chance.randint(2, len(store.batches)))
-        async with opened(script(seed), store=store, **options) as swarm:
+        async with simulated(seed, store, resident) as swarm:
             async with trio.open_nursery() as nursery:
                 if evicts:
                     nursery.start_soon(evict_by_chance, swarm, random.Random(seed))
@@ -195,33 +224,37 @@ async def run(seed: int, kills: int, *, evicts: bool = False) -> None:
                 await settled(swarm)
                 nursery.cancel_scope.cancel()
             await finish(swarm, store)
-            spent = {view.id: view.spent_nano + view.uncertain_nano for view in swarm.agents() if not view.parent}
+            made = [agent for agent in (1, 2) if agent < swarm._runtime.next_agent]
+            roots = [(await swarm.resume(agent)).view() for agent in made]
+            spent = {view.id: view.spent_nano + view.uncertain_nano for view in roots}
     assert all(amount <= 400_000_000 for amount in spent.values())
 
 
+@pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_tree_ends_with_everything_accounted_for(seed: int) -> None:
-    trio.run(run, seed, 0, clock=trio.testing.MockClock(autojump_threshold=0))
+def test_a_random_tree_ends_with_everything_accounted_for(seed: int, resident: int) -> None:
+    trio.run(run, seed, 0, resident, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_tree_is_killed_three_times_and_finishes(seed: int) -> None:
-    trio.run(run, seed + 1_000, 3, clock=trio.testing.MockClock(autojump_threshold=0))
+def test_a_random_tree_is_killed_three_times_and_finishes(seed: int, resident: int) -> None:
+    trio.run(run, seed + 1_000, 3, resident, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+@pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_tree_whose_transcripts_leave_memory_all_the_time_ends_the_same(seed: int) -> None:
-    trio.run(lambda: run(seed, 1, evicts=True), clock=trio.testing.MockClock(autojump_threshold=0))
+def test_a_random_tree_whose_transcripts_leave_memory_all_the_time_ends_the_same(seed: int, resident: int) -> None:
+    trio.run(lambda: run(seed, 1, resident, evicts=True), clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def run_cancelled(seed: int) -> None:
+async def run_cancelled(seed: int, resident: int) -> None:
     chance = random.Random(seed)
     store = taped_store()
-    options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
     for opening in range(4):
         swarm = None
         with trio.move_on_after(chance.choice([0.0, 0.001, 0.05, 1.0, 4.0]) if opening else 0.01) as scope:
-            async with opened(script(seed), store=store, **options) as swarm:
+            async with simulated(seed, store, resident) as swarm:
                 if not opening:
                     await swarm.spawn("root0", budget_usd=0.4)
                 else:
@@ -231,27 +264,30 @@ async def run_cancelled(seed: int) -> None:
         if swarm is not None:
             assert swarm._runtime.live == 0
             assert swarm._runtime.slots.active == 0
-    async with opened(script(seed), store=store, **options) as swarm:
+    async with simulated(seed, store, resident) as swarm:
         assert {view.status for view in swarm.agents()} <= {"interrupted", "closed"}
         await swarm.resume_all()
         await finish(swarm, store)
 
 
+@pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_tree_whose_block_is_cancelled_again_and_again_finishes(seed: int) -> None:
-    trio.run(run_cancelled, seed, clock=trio.testing.MockClock(autojump_threshold=0))
+def test_a_random_tree_whose_block_is_cancelled_again_and_again_finishes(seed: int, resident: int) -> None:
+    trio.run(run_cancelled, seed, resident, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def run_on_disk(seed: int, url: str) -> None:
-    options: dict[str, Any] = {"tools": [work, breaks], "limits": LIMITS, "price": DEAR, "max_active": 8}
-    with trio.move_on_after(0.3):
-        async with opened(script(seed), store=url, **options) as swarm:
+async def run_on_disk(seed: int, url: str, resident: int) -> None:
+    with trio.CancelScope() as scope:
+        async with simulated(seed, url, resident) as swarm:
             await swarm.spawn("root0", budget_usd=0.4)
+            scope.deadline = trio.current_time() + 0.3
             await trio.sleep_forever()
-    async with opened(script(seed), store=url, **options) as swarm:
+    async with simulated(seed, url, resident) as swarm:
         await swarm.resume_all()
         await finish(swarm, None)
-        live = {view.id: view for view in swarm.agents()}
+        await swarm.resume(1)
+        last = swarm._runtime.next_agent
+        live = {agent: (await swarm.find(agent)).view() for agent in range(1, last)}
     stored = {view.id: view for view in await nanotrio.read_store(url)}
     assert {view.status for view in stored.values()} <= {"idle", "closed"}
     assert {agent: (view.name, view.outcome, view.spent_nano) for agent, view in stored.items()} == {
@@ -259,7 +295,8 @@ async def run_on_disk(seed: int, url: str) -> None:
     }
 
 
+@pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_tree_on_disk_is_what_a_reader_finds_there(seed: int, tmp_path: Path) -> None:
+def test_a_random_tree_on_disk_is_what_a_reader_finds_there(seed: int, resident: int, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'swarm.db'}"
-    trio.run(run_on_disk, seed, url, clock=trio.testing.MockClock(autojump_threshold=0))
+    trio.run(run_on_disk, seed, url, resident, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -12,7 +12,8 @@ from nanotrio.models.scripted import FREE, Conversation, Late, ScriptedModel, re
 from nanotrio.session import Session
 from nanotrio.stores import MemoryStore
 from nanotrio.stores.store import Store
-from nanotrio.swarm.recovery import load_sessions, read_heads, tail_heads
+from nanotrio.swarm.entering import load_sessions
+from nanotrio.swarm.recovery import read_heads, tail_heads
 from nanotrio.testing import UnreliableStore
 
 Answer = Callable[[Conversation], Any]

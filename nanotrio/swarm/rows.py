@@ -1,0 +1,158 @@
+"""Pending agents that are not in memory: three integers each, first come first served.
+
+Theory of operation
+-------------------
+A row has a *place*, a number that counts up by one and is never given twice. ``at`` is the place of the next row to be
+started, ``end`` the place that the next one will get. A row that is brought into memory is *taken*: it keeps its place
+and the agent is found in the registry from then on, if it still waits. So nothing is ever searched for or moved.
+
+Ids count up too, but for a tree that is resumed after a younger one was spawned; each such step begins a *run*, and an
+id is looked for by bisection in every run. What rows have in common (parent, name, profile) is kept once, as a kind.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+
+import msgspec
+
+from ..records import Head
+
+__all__ = ["Row", "RowKind", "Rows"]
+
+_SLACK = 4_096
+"""So many places that are behind are kept before the arrays are cut."""
+
+
+class RowKind(msgspec.Struct, frozen=True):
+    """What many rows have in common."""
+
+    parent: int
+    stem: str
+    """The name without its number."""
+    profile: int
+    """The number of the content record that holds the profile."""
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """One pending agent; ``seq`` is its last record."""
+
+    agent: int
+    seq: int
+    kind: RowKind
+
+
+class Rows:
+    """The pending agents of one swarm that are not in memory."""
+
+    __slots__ = ("_agents", "_base", "_kind_numbers", "_kinds", "_numbers", "_runs", "_seqs", "at", "left", "waiting")
+
+    def __init__(self) -> None:
+        self._begin(0)
+
+    def _begin(self, place: int) -> None:
+        self._agents = array("q")
+        self._seqs = array("q")
+        self._numbers = array("q")
+        self._kinds: list[RowKind] = []
+        self._kind_numbers: dict[RowKind, int] = {}
+        self._runs = [place]
+        self._base = place
+        self.at = place
+        """The place of the next row."""
+        self.waiting = 0
+        """Places from there on."""
+        self.left = 0
+        """Rows there that were not taken."""
+
+    @property
+    def end(self) -> int:
+        """The place of the row that comes next."""
+        return self._base + len(self._agents)
+
+    def push(self, agent: int, seq: int, kind: RowKind) -> None:
+        """Put a pending agent at the end."""
+        number = self._kind_numbers.get(kind)
+        if number is None:
+            number = self._kind_numbers[kind] = len(self._kinds)
+            self._kinds.append(kind)
+        if self._agents and agent < self._agents[-1]:
+            self._runs.append(self.end)
+        self._agents.append(agent)
+        self._seqs.append(seq)
+        self._numbers.append(number)
+        self.waiting += 1
+        self.left += 1
+
+    def push_head(self, head: Head) -> None:
+        """Put a pending agent at the end that has a head."""
+        self.push(head.agent, head.last_seq, RowKind(head.parent, head.name.rpartition(".")[0], head.profile))
+
+    def parents(self) -> set[int]:
+        """Return the parents of the rows."""
+        return {kind.parent for kind in self._kinds}
+
+    def profiles(self) -> set[int]:
+        """Return the numbers of their profiles."""
+        return {kind.profile for kind in self._kinds}
+
+    def find(self, agent: int) -> int:
+        """Return the place of a row that was not taken; -1 where there is none."""
+        for index, start in enumerate(self._runs):
+            stop = self._runs[index + 1] if index + 1 < len(self._runs) else self.end
+            high = stop - self._base
+            at = bisect_left(self._agents, agent, min(max(start, self.at) - self._base, high), high)
+            if at < high and self._agents[at] == agent:
+                return at + self._base if self._seqs[at] else -1
+        return -1
+
+    def row(self, place: int) -> Row:
+        """Return the row at ``place``; its ``seq`` is 0 where it was taken."""
+        index = place - self._base
+        return Row(self._agents[index], self._seqs[index], self._kinds[self._numbers[index]])
+
+    def take(self, place: int) -> None:
+        """The row is brought into memory, or ended; its place stays."""
+        self._seqs[place - self._base] = 0
+        self.left -= 1
+
+    def first(self) -> tuple[int, bool]:
+        """Return the id at ``at``, and whether it was taken."""
+        index = self.at - self._base
+        return self._agents[index], not self._seqs[index]
+
+    def pass_first(self) -> None:
+        """The row at ``at``, which was taken, is done with."""
+        self.at += 1
+        self.waiting -= 1
+        if not self.waiting:
+            self.clear()
+        elif self.at - self._base >= _SLACK and (self.at - self._base) * 2 >= len(self._agents):
+            cut = self.at - self._base
+            del self._agents[:cut], self._seqs[:cut], self._numbers[:cut]
+            self._base = self.at
+            self._runs = [self.at, *[start for start in self._runs if start > self.at]]
+
+    def clear(self) -> None:
+        """Forget all rows; places go on counting."""
+        self._begin(self.end)
+
+    def named(self, parent: int, stem: str) -> list[int]:
+        """Return the ids of the rows below ``parent`` that are called ``stem``."""
+        numbers = {number for kind, number in self._kind_numbers.items() if (kind.parent, kind.stem) == (parent, stem)}
+        return self._those(numbers)
+
+    def below(self, parent: int) -> list[int]:
+        """Return the ids of the rows whose parent is ``parent``."""
+        return self._those({number for kind, number in self._kind_numbers.items() if kind.parent == parent})
+
+    def _those(self, numbers: set[int]) -> list[int]:
+        if not numbers:
+            return []
+        start = self.at - self._base
+        return [
+            self._agents[start + index]
+            for index, number in enumerate(self._numbers[start:])
+            if number in numbers and self._seqs[start + index]
+        ]
