@@ -74,17 +74,21 @@ class Rows:
 
     def push(self, agent: int, seq: int, kind: RowKind) -> None:
         """Put a pending agent at the end."""
+        self.push_many(agent, seq, 1, kind)
+
+    def push_many(self, agent: int, seq: int, count: int, kind: RowKind) -> None:
+        """Put ``count`` alike agents at the end, their ids and records numbered on from ``agent`` and ``seq``."""
         number = self._kind_numbers.get(kind)
         if number is None:
             number = self._kind_numbers[kind] = len(self._kinds)
             self._kinds.append(kind)
         if self._agents and agent < self._agents[-1]:
             self._runs.append(self.end)
-        self._agents.append(agent)
-        self._seqs.append(seq)
-        self._numbers.append(number)
-        self.waiting += 1
-        self.left += 1
+        self._agents.extend(range(agent, agent + count))
+        self._seqs.extend(range(seq, seq + count))
+        self._numbers.extend([number] * count)
+        self.waiting += count
+        self.left += count
 
     def push_head(self, head: Head) -> None:
         """Put a pending agent at the end that has a head."""

@@ -77,7 +77,7 @@ def test_rows_are_found_taken_and_passed_whatever_the_order_of_their_ids() -> No
 def test_a_row_is_encoded_as_any_record_is(size: int) -> None:
     spawned = Spawned(3, 1, 2, "é.77", 912_345)
     prompt = "ü" + "x" * (size - 1)
-    assert birth_encoder(spawned, "é")(77, prompt) == encode_facts((spawned, MailArrived("prompt", 3, prompt)))
+    assert birth_encoder(spawned)("é.77", prompt) == encode_facts((spawned, MailArrived("prompt", 3, prompt)))
 
 
 SCRIPT = by_task(root=[reply_text("ok")], child=lambda c: late(1, f"done {c.task} {len(c.messages)}"))
