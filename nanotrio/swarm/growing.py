@@ -199,7 +199,7 @@ def spawn_alike(
 def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: str, profile: Profile) -> list[Head]:
     kind = kind_of(runtime, parent, profile, None, name)
     root, stem, seq = parent.root.id, stem_of(runtime, name), profile_seq(runtime, profile)
-    encode = birth_encoder(Spawned(parent.id, root, parent.session.depth + 1, "", seq), stem)
+    encode = birth_encoder(Spawned(parent.id, root, parent.session.depth + 1, "", seq))
     first_seq, at_us = runtime.burst.begin()
     first = runtime.next_agent
     runtime.next_agent += len(prompts)
@@ -216,10 +216,9 @@ def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: st
         )
         for index, prompt in enumerate(prompts)
     ]
-    runtime.burst.make(heads, [encode(first + index, prompt) for index, prompt in enumerate(prompts)])
-    row_kind = RowKind(parent.id, stem, seq)
-    for head in heads:
-        runtime.slots.rows.push(head.agent, head.last_seq, row_kind)
+    runtime.burst.make(heads, [encode(head.name, prompt) for head, prompt in zip(heads, prompts, strict=True)])
+    runtime.slots.rows.push_many(first, first_seq, len(heads), RowKind(parent.id, stem, seq))
+    for head in heads if crash.here is not None or runtime.watchers.count else ():
         if crash.here is not None:
             crash.here("after-spawn", head.agent)
         if runtime.watchers.count:

@@ -131,15 +131,18 @@ async def resume_tree(runtime: Runtime, root: int) -> None:
     if root in runtime.residence.taken_up:
         return
     heads, rows = runtime.unresumed.of(root)
-    begun = [head for head in heads if head.status != "pending" or not head.parent or head.children]
+    parents = rows.parents().union([head.parent for head in heads])
+    pending = [head for head in heads if head.status == "pending" and head.parent and head.agent not in parents]
+    begun = [head for head in heads if head.status != "pending" or not head.parent or head.agent in parents]
     places = max(0, runtime.slots.max_resident - runtime.slots.pending)
-    pending = [head for head in heads if head.status == "pending" and head.parent and not head.children]
     later = Rows()
     for head in pending[places:]:
         later.push_head(head)
-    for place in range(rows.at, rows.end):
-        row = rows.row(place)
-        later.push(row.agent, row.seq, row.kind)
+    later.extend(rows)
+    for agent in parents:  # who has children is in memory
+        place = later.find(agent)
+        if place >= 0:
+            later.take(place)
     first = pending[:places]
     known = {head.agent: head for head in [*begun, *first]}
     for head in await _lineages(runtime, root, [*known.values()], later):
@@ -241,12 +244,11 @@ def _report_ended(runtime: Runtime, nodes: Sequence[Node]) -> None:
 
 def _take_rows(runtime: Runtime, rows: Rows) -> None:
     """Queue pending agents that stay in the store."""
-    for place in range(rows.at, rows.end):
-        row = rows.row(place)
-        parent = runtime.nodes[row.kind.parent]
-        runtime.slots.rows.push(row.agent, row.seq, row.kind)
-        parent.rows += 1
-        parent.unfinished_children += 1
+    runtime.slots.rows.extend(rows)
+    for agent, count in rows.counts().items():
+        parent = runtime.nodes[agent]
+        parent.rows += count
+        parent.unfinished_children += count
         runtime.count(parent)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import Counter
 
 import msgspec
 
@@ -73,21 +74,52 @@ class Rows:
 
     def push(self, agent: int, seq: int, kind: RowKind) -> None:
         """Put a pending agent at the end."""
+        self.push_many(agent, seq, 1, kind)
+
+    def push_many(self, agent: int, seq: int, count: int, kind: RowKind) -> None:
+        """Put ``count`` alike agents at the end, their ids and records numbered on from ``agent`` and ``seq``."""
         number = self._kind_numbers.get(kind)
         if number is None:
             number = self._kind_numbers[kind] = len(self._kinds)
             self._kinds.append(kind)
         if self._agents and agent < self._agents[-1]:
             self._runs.append(self.end)
-        self._agents.append(agent)
-        self._seqs.append(seq)
-        self._numbers.append(number)
-        self.waiting += 1
-        self.left += 1
+        self._agents.extend(range(agent, agent + count))
+        self._seqs.extend(range(seq, seq + count))
+        self._numbers.extend([number] * count)
+        self.waiting += count
+        self.left += count
 
     def push_head(self, head: Head) -> None:
         """Put a pending agent at the end that has a head."""
         self.push(head.agent, head.last_seq, RowKind(head.parent, head.name.rpartition(".")[0], head.profile))
+
+    def extend(self, other: Rows) -> None:
+        """Put the rows of ``other``, of which none was passed, at the end; of a million this is quick."""
+        shift, offset = self.end - other.at, len(self._kinds)
+        if self._agents and other.waiting and other.first()[0] < self._agents[-1]:
+            self._runs.append(self.end)
+        self._runs += [start + shift for start in other._runs[1:]]
+        self._agents.extend(other._agents)
+        self._seqs.extend(other._seqs)
+        self._numbers.extend([number + offset for number in other._numbers])
+        self._kinds += other._kinds
+        for index, kind in enumerate(other._kinds, offset):
+            self._kind_numbers.setdefault(kind, index)
+        self.waiting += other.waiting
+        self.left += other.left
+
+    def counts(self) -> dict[int, int]:
+        """Return how many rows each parent has that were not taken; of many rows this is quick."""
+        start = self.at - self._base
+        numbers = self._numbers[start:]
+        if self.left < self.waiting:
+            numbers = array("q", [number for number, seq in zip(numbers, self._seqs[start:], strict=True) if seq])
+        counts: dict[int, int] = {}
+        for number, count in Counter(numbers).items():
+            parent = self._kinds[number].parent
+            counts[parent] = counts.get(parent, 0) + count
+        return counts
 
     def parents(self) -> set[int]:
         """Return the parents of the rows."""
@@ -140,12 +172,12 @@ class Rows:
 
     def named(self, parent: int, stem: str) -> list[int]:
         """Return the ids of the rows below ``parent`` that are called ``stem``."""
-        numbers = {number for kind, number in self._kind_numbers.items() if (kind.parent, kind.stem) == (parent, stem)}
-        return self._those(numbers)
+        wanted = (parent, stem)
+        return self._those({n for n, kind in enumerate(self._kinds) if (kind.parent, kind.stem) == wanted})
 
     def below(self, parent: int) -> list[int]:
         """Return the ids of the rows whose parent is ``parent``."""
-        return self._those({number for kind, number in self._kind_numbers.items() if kind.parent == parent})
+        return self._those({number for number, kind in enumerate(self._kinds) if kind.parent == parent})
 
     def _those(self, numbers: set[int]) -> list[int]:
         if not numbers:

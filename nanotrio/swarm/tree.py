@@ -170,10 +170,12 @@ class SwarmTree:
     def children(self, agent: int) -> list[int]:
         """Return the ids of the agent's children that are unfinished, in memory, or of whose end it was not told."""
         node = self._runtime.nodes[agent]
-        found = [child.id for child in (node.children or {}).values() if child.session.status != "closed"]
+        children = node.children or {}
+        found = [child.id for child in children.values() if child.session.status != "closed"]
         if node.rows:
             found += self._runtime.slots.rows.below(node.id)
-        found += [mail.sender for mail in node.session.unread if mail.kind == "child"]
+        unread = [mail.sender for mail in node.session.unread if mail.kind == "child"]
+        found += [agent for agent in unread if agent not in children]
         return sorted(set(found))
 
     def submit(self, agent: int, result: str) -> None:

@@ -24,7 +24,7 @@ class Unresumed:
 
     def add(self, head: Head) -> None:
         """Take note of an unfinished agent."""
-        if head.status == "pending" and head.parent and not head.children:
+        if head.status == "pending" and head.parent:
             if self._shown >= self.max_shown:
                 self._rows.setdefault(head.root, Rows()).push_head(head)
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -59,6 +60,13 @@ def test_rows_are_found_taken_and_passed_whatever_the_order_of_their_ids() -> No
                 rows.pass_first()
                 del model[0]
         assert (rows.waiting, rows.left) == (len(model), sum(bool(each[1]) for each in model)) or agent % 50
+    more = Rows()
+    more.push(7, 70, kinds[2])
+    more.push(9, 90, kinds[0])
+    rows.extend(more)
+    model += [[7, 70, kinds[2]], [9, 90, kinds[0]]]
+    assert [rows.find(each[0]) - rows.at for each in model if each[1]] == [n for n, each in enumerate(model) if each[1]]
+    assert rows.counts() == Counter(each[2].parent for each in model if each[1])
     assert rows.below(1) == [each[0] for each in model if each[1] and each[2].parent == 1]
     assert rows.named(1, "dog") == [each[0] for each in model if each[1] and each[2] is kinds[2]]
     rows.clear()
@@ -69,7 +77,7 @@ def test_rows_are_found_taken_and_passed_whatever_the_order_of_their_ids() -> No
 def test_a_row_is_encoded_as_any_record_is(size: int) -> None:
     spawned = Spawned(3, 1, 2, "é.77", 912_345)
     prompt = "ü" + "x" * (size - 1)
-    assert birth_encoder(spawned, "é")(77, prompt) == encode_facts((spawned, MailArrived("prompt", 3, prompt)))
+    assert birth_encoder(spawned)("é.77", prompt) == encode_facts((spawned, MailArrived("prompt", 3, prompt)))
 
 
 SCRIPT = by_task(root=[reply_text("ok")], child=lambda c: late(1, f"done {c.task} {len(c.messages)}"))
