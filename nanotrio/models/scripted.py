@@ -217,12 +217,11 @@ class _Waiting:
 
     async def park(self) -> bool:
         """Sleep until let go (False) or made the one who watches the clock (True)."""
+        return bool(await trio.lowlevel.wait_task_rescheduled(self._forget))
 
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return bool(await trio.lowlevel.wait_task_rescheduled(abort))
+    def _forget(self, _: object) -> trio.lowlevel.Abort:
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class _Latency:

@@ -109,7 +109,9 @@ async def test_five_hundred_ends_within_a_second_cost_their_parent_six_turns_at_
             await swarm.agent(1).wait()
             await swarm._runtime.transcripts.restore(swarm._runtime.nodes[1])
             messages = swarm._runtime.nodes[1].session.messages
-            ends = "\n".join(part.text for m in messages for part in m.parts if hasattr(part, "text")).count("completed")
+            ends = "\n".join(part.text for m in messages for part in m.parts if hasattr(part, "text")).count(
+                "completed"
+            )
             more = sum(
                 int(line.split()[1])
                 for m in messages
