@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import msgspec
 
-__all__ = ["Mail", "render_mails"]
+__all__ = ["NO_MAIL", "Mail", "render_mails"]
 
 _MAX_NOTICE_CHARACTERS = 4_000
 
@@ -24,6 +25,10 @@ class Mail(msgspec.Struct, frozen=True, gc=False):
     def is_told_between_steps(self) -> bool:
         """Whether a running turn reads it before its next model call."""
         return self.kind not in ("prompt", "text")
+
+
+NO_MAIL = cast("list[Mail]", ())
+"""An empty box, the same for all: most sessions have one for most of their life. Never appended to."""
 
 
 def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
