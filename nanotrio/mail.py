@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import msgspec
 
-__all__ = ["Mail", "render_mails"]
+__all__ = ["NO_MAIL", "Mail", "render_mails"]
 
 _MAX_NOTICE_CHARACTERS = 4_000
 
@@ -29,6 +30,10 @@ class Mail(msgspec.Struct, frozen=True, gc=False):
     def begins_turn(self) -> bool:
         """Whether an agent without a turn begins one for it; a warning waits, or it would spend what it warns about."""
         return self.kind != "warning"
+
+
+NO_MAIL = cast("list[Mail]", ())
+"""An empty box, the same for all: most sessions have one for most of their life. Never appended to."""
 
 
 def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:

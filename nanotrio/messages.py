@@ -93,6 +93,14 @@ class Usage(msgspec.Struct, frozen=True, gc=False, array_like=True):
             self.cache_write + other.cache_write,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input - other.input,
+            self.output - other.output,
+            self.cache_read - other.cache_read,
+            self.cache_write - other.cache_write,
+        )
+
 
 class ToolSpec(msgspec.Struct, frozen=True, gc=False):
     """A tool as the model sees it; ``parameters`` is a JSON schema of type object."""

@@ -25,15 +25,16 @@ running turn; a new turn reads all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
-import cbor2
 import msgspec
 
 from .errors import RecordError
 from .limits import Limits
-from .mail import Mail, render_mails
+from .mail import NO_MAIL, Mail, render_mails
 from .messages import Message, Text, ToolCall, ToolResult, Usage
+from .open_turn import NO_CALLS, Ended, OpenCall, Turn
+from .packing import decode_state, encode_state, pack_messages, unpack_messages
 from .records import (
     AttemptFailed,
     ChildEnded,
@@ -72,68 +73,10 @@ written for snapshots stay in proportion to the chain, and a replay reads no mor
 _RECORD_BYTES = 64
 """What a record counts for beside the texts in it."""
 
-_NO_MAIL = cast("list[Mail]", ())
-"""An empty box, the same for all: most sessions have one for most of their life. Never appended to."""
-
-_NO_CALLS = cast("list[OpenCall]", ())
-"""The same for calls."""
-
 NO_RESULT = "no result by submit_result that fits the schema"
 """The mistake of an agent that ends with a text, or submits something, where a result of another form was asked for."""
 
 _MAX_TASK_CHARACTERS = 80
-
-
-class OpenCall(msgspec.Struct, gc=False):
-    """A call of the last reply, on its way to its one result."""
-
-    call: ToolCall
-    intended: bool = False
-    """It may have been dispatched: its intent is on record."""
-    child: int = 0
-    """It waits for this child."""
-    result: ToolResult | None = None
-
-
-class Turn(msgspec.Struct, gc=False, omit_defaults=True):
-    """A turn that is open."""
-
-    number: int
-    since_us: int
-    """When it began, or was taken up again after a restart."""
-    elapsed_us: int = 0
-    """How long it had run before ``since_us``; time in which no process ran is not counted."""
-    steps: int = 0
-    """Model calls that were answered."""
-    tool_calls: int = 0
-    stop: str = ""
-    """Why the last reply stopped; empty where the model is to be asked next."""
-    calls: list[OpenCall] = _NO_CALLS
-    last_text: str = ""
-    submitted: str | None = None
-    failed_attempts: int = 0
-    """In a row."""
-    failure_kind: str = ""
-    failure: str = ""
-    mistake: str = ""
-    mistakes: int = 0
-    """Steps in a row with the same mistake."""
-    mistake_step: int = 0
-    restarts: int = 0
-
-
-class Ended(msgspec.Struct, frozen=True, gc=False):
-    """The last turn that ended: its number, its steps and the fact that ended it."""
-
-    turn: int
-    steps: int
-    fact: TurnEnded
-    seq: int = 0
-    """The number of its record, from which a fork goes on."""
-    messages: int = 0
-    """How many there were then."""
-    snapshot_seq: int = 0
-    """The newest snapshot then."""
 
 
 class Session(msgspec.Struct, gc=False, omit_defaults=True):
@@ -149,7 +92,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     status: Status = "pending"
     messages: list[Message] = []
     """What was said, but for the first ``evicted`` messages."""
-    unread: list[Mail] = _NO_MAIL
+    unread: list[Mail] = NO_MAIL
     turn: Turn | None = None
     turns: int = 0
     """Turns begun."""
@@ -230,10 +173,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         """Return the fact that stands for everything before it; nothing may be evicted."""
         self.unpack()
         assert not self.evicted
-        try:
-            return Snapshot(_encode_state(self))
-        except OverflowError:  # a number beyond 64 bits, such as a budget that nobody will ever reach
-            return Snapshot(cbor2.dumps(msgspec.to_builtins(self, builtin_types=(bytes,))))
+        return Snapshot(encode_state(self))
 
     @property
     def message_count(self) -> int:
@@ -246,7 +186,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         They take a third of the memory then, and none that stays in use around what others hold.
         """
         if self.messages and not self.evicted:
-            self.packed = _encode_messages(self.messages)
+            self.packed = pack_messages(self.messages)
             self.evicted = len(self.messages)
             self.evicted_seq = self.last_seq
             self.messages = []
@@ -254,7 +194,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     def unpack(self) -> None:
         """Undo ``pack``; a no-op where nothing is packed."""
         if self.packed:
-            self.restore(_decode_messages(self.packed))
+            self.restore(unpack_messages(self.packed))
 
     def evict(self) -> None:
         """Drop the messages, packed or not; call it only where the last record is durable."""
@@ -337,14 +277,8 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     def report(self) -> tuple[Usage, int, int, int]:
         """Return what the parent has not been told of yet: usage, spent, uncertain, unpriced."""
         usage, spent, uncertain, unpriced = self.reported
-        own = self.usage
         return (
-            Usage(
-                own.input - usage.input,
-                own.output - usage.output,
-                own.cache_read - usage.cache_read,
-                own.cache_write - usage.cache_write,
-            ),
+            self.usage - usage,
             self.spent_nano - spent,
             self.uncertain_nano - uncertain,
             self.unpriced - unpriced,
@@ -417,7 +351,7 @@ def _take(session: Session, wanted: Callable[[Mail], bool]) -> list[Mail]:
     if len(taken) < len(session.unread):
         session.unread = [mail for mail in session.unread if not wanted(mail)]
     else:
-        session.unread = _NO_MAIL
+        session.unread = NO_MAIL
     return taken
 
 
@@ -432,7 +366,7 @@ def _turn_started(session: Session, fact: TurnStarted) -> None:
     session.status = "running"
     unread = session.unread
     if not unread or unread[-1].seq <= fact.read_seq:
-        session.unread = _NO_MAIL
+        session.unread = NO_MAIL
         _tell(session, unread)
     else:
         _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
@@ -477,7 +411,7 @@ def _replied(session: Session, fact: Replied) -> None:
     if parts:
         session.messages.append(Message("assistant", parts, fact.model))
     calls = [OpenCall(part) for part in parts if type(part) is ToolCall]
-    turn.calls = calls or _NO_CALLS
+    turn.calls = calls or NO_CALLS
     turn.tool_calls += len(calls)
     if len(calls) < len(parts) and (text := "".join([part.text for part in parts if type(part) is Text])):
         turn.last_text = text
@@ -515,21 +449,12 @@ def _tool_ended(session: Session, fact: ToolEnded) -> None:
                 call.result = ToolResult(fact.call_id, fact.content, fact.is_error)
             else:
                 done = False
-    _count_mistake(turn, fact.mistake)
+    turn.count_mistake(fact.mistake)
     if done and turn.calls:
         results = tuple([call.result for call in turn.calls if call.result is not None])
         session.messages.append(Message("user", results))
-        turn.calls = _NO_CALLS
+        turn.calls = NO_CALLS
         turn.stop = ""
-
-
-def _count_mistake(turn: Turn, mistake: str) -> None:
-    if not mistake:
-        turn.mistake, turn.mistakes = "", 0
-    elif mistake.partition("\n")[0] != turn.mistake.partition("\n")[0]:
-        turn.mistake, turn.mistakes, turn.mistake_step = mistake, 1, turn.steps
-    elif turn.mistake_step != turn.steps:
-        turn.mistake, turn.mistakes, turn.mistake_step = mistake, turn.mistakes + 1, turn.steps
 
 
 def _submitted(session: Session, fact: Submitted) -> None:
@@ -541,7 +466,7 @@ def _unfit(session: Session, fact: Unfit) -> None:
     if session.turn is not None:
         session.messages.append(Message("user", (Text(fact.text),)))
         session.turn.stop = ""
-        _count_mistake(session.turn, NO_RESULT)
+        session.turn.count_mistake(NO_RESULT)
 
 
 def _limits_set(session: Session, fact: LimitsSet) -> None:
@@ -579,26 +504,11 @@ def _closed(session: Session, _: Closed) -> None:
 
 def _snapshot(session: Session, fact: Snapshot) -> None:
     if not session.name:  # replay begins here: what came before was not applied
-        state = _decode_state(fact.state)
+        state = decode_state(fact.state, Session)
         for field in Session.__struct_fields__:
             setattr(session, field, getattr(state, field))
     session.snapshot_seq, session.snapshot_records = session.last_seq, session.records
     session.snapshot_bytes, session.grown_bytes = len(fact.state), 0
-
-
-def _decode_state(state: bytes) -> Session:
-    """Read a snapshot: MessagePack, which costs a tenth of the time; CBOR, in former versions and for large numbers."""
-    is_cbor = state[0] & 0xE0 == _CBOR_MAP
-    return msgspec.convert(cbor2.loads(state), Session) if is_cbor else _decode_message_pack(state)
-
-
-_CBOR_MAP = 0xA0
-"""The upper three bits of the first byte of a map; in MessagePack a map begins with 0x80 to 0x8F, 0xDE or 0xDF."""
-
-_encode_state = msgspec.msgpack.Encoder().encode
-_encode_messages = msgspec.msgpack.Encoder().encode
-_decode_messages = msgspec.msgpack.Decoder(list[Message]).decode
-_decode_message_pack = msgspec.msgpack.Decoder(Session).decode
 
 
 _APPLY: dict[type, Callable[[Session, Any], None]] = {

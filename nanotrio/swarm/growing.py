@@ -250,6 +250,7 @@ def profile_seq(runtime: Runtime, profile: Profile) -> int:
     if seq is None:
         body: bytes = cbor2.dumps(msgspec.to_builtins(profile))
         seq = runtime.profiles[profile] = runtime.burst.content(body)
+        runtime.profile_values[seq] = profile
     return seq
 
 

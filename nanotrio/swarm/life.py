@@ -66,7 +66,7 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
                     except Exception as error:  # noqa: BLE001 - what breaks unforeseen ends the turn, and harms nobody else
                         _end_broken(runtime, node, error)
                     except BaseExceptionGroup:  # the own cancel is raised anew, without what cleaning up raised
-                        await trio.lowlevel.checkpoint_if_cancelled()
+                        await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC120
                         raise
                     else:
                         return

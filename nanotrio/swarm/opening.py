@@ -91,8 +91,7 @@ async def open_swarm(
         system: the system prompt of roots that are given none.
         limits: of roots; a child's are the least of its own and its parent's.
         max_active: agents that may work at once; those that wait for a child, mail or money do not count.
-        max_memory_bytes: of the process; above it no new agent starts while any is active, and transcripts of waiting
-            agents leave memory early. By default 80 % of the machine's memory, or of the control group's.
+        max_memory_bytes: above it new agents wait; None for 80 % of the machine's, or the control group's, memory.
         takeover: take the store over from a live owner, which then can write nothing more.
         durability: what is durable first: ``"effects"`` outside effects' intents, ``"async"`` none, ``"sync"`` all.
         fsync: survive a loss of power too, not only of the process.
@@ -112,9 +111,7 @@ async def open_swarm(
     """
     async with _opened(store, fsync=fsync) as opened:
         settings = Settings(
-            model=None,
             system=system,
-            tools=(),
             limits=limits or Limits(),
             environment=dict(os.environ if environment is None else environment),
             directory=_directory(directory),

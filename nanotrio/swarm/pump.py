@@ -22,7 +22,7 @@ import trio
 
 __all__ = ["Parked", "Pump"]
 
-QUOTA = 256
+QUOTA = 128
 
 
 class Parked:
@@ -35,12 +35,11 @@ class Parked:
 
     async def wait(self) -> None:
         """Sleep until the pump lets this task go. Cancelled, it is forgotten."""
+        await trio.lowlevel.wait_task_rescheduled(self._forget)
 
-        def abort(_: Any) -> trio.lowlevel.Abort:
-            self.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
+    def _forget(self, _: Any) -> trio.lowlevel.Abort:
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 class Pump:

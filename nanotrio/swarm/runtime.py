@@ -71,12 +71,12 @@ class Permissions(msgspec.Struct, frozen=True):
     denied_tools: tuple[str, ...]
 
 
-class Settings(msgspec.Struct, frozen=True):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a swarm was opened with; what a spawn does not say is taken from here."""
 
-    model: Model | None
+    model: Model | None = None
     system: str
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] = ()
     """Given to an agent unless its own are named."""
     limits: Limits
     environment: Mapping[str, str]
