@@ -20,6 +20,7 @@ from tests.swarm.worlds import (
     check_all_is_given_back,
     check_store_holds_the_live_state,
     late,
+    messages_of,
     opened,
     reply_calls,
     reply_text,
@@ -102,7 +103,7 @@ def fates_of(store: UnreliableStore, agent: int) -> Counter[str]:
 
 def read_by(agent: nanotrio.Agent) -> Counter[str]:
     """Return the mails that an agent's model has read, each with how often."""
-    messages = agent._node.session.messages
+    messages = messages_of(agent._node)
     text = "\n".join(text_of(message) for message in messages if message.role == "user")
     return Counter(word for line in text.split("\n") if "] mail " in line for word in [line.partition("] ")[2]])
 
@@ -122,7 +123,7 @@ async def test_each_mail_of_a_sibling_has_one_fate(autojump_clock: trio.testing.
         await check_store_holds_the_live_state(swarm)
         answers = Counter(
             part.content.partition(" ")[0]
-            for message in sender._node.session.messages
+            for message in messages_of(sender._node)
             for part in message.parts
             if isinstance(part, ToolResult) and part.content != "no agents below you"
         )
@@ -204,7 +205,7 @@ async def test_five_hundred_children_that_end_together_cost_few_turns_and_none_i
         check_all_is_given_back(swarm)
         await check_store_holds_the_live_state(swarm)
         session = agent._node.session
-        text = "\n".join(text_of(message) for message in session.messages if message.role == "user")
+        text = "\n".join(text_of(message) for message in messages_of(agent._node) if message.role == "user")
     told = text.count(" completed: fine]")
     more = sum(int(line.split()[1]) for line in text.split("\n") if line.startswith("and ") and " more:" in line)
     assert told + more == children

@@ -149,7 +149,7 @@ async def test_tools_reach_agents_that_left_by_name_id_and_parent(autojump_clock
         check_all_is_given_back(swarm)
     assert told[0] == "sent to kid.2"
     assert told[1] == "kid.3 completed: done child 1 1\nkid.4 completed: done child 2 1"
-    assert told[2] == "kid.5 is ended"
+    assert told[2] == "kid.5 is ended; its last text: done child 3 1"
     assert [text.startswith("no agent 'kid.77'") for text in told[3:4]] == [True]
     assert told[4].startswith("no agent 'dog.4'")
     assert "and 6 more" in told[5] or "kid." in told[5]

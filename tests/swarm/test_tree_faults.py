@@ -17,6 +17,7 @@ from nanotrio.messages import Usage, text_of
 from nanotrio.models.scripted import Conversation, Late
 from nanotrio.records import ChildEnded, Spawned, decode_facts
 from nanotrio.swarm.events import TurnFinished
+from nanotrio.swarm.recovery import read_heads
 from nanotrio.testing import UnreliableStore
 from tests import counts
 from tests.swarm.worlds import (
@@ -25,6 +26,7 @@ from tests.swarm.worlds import (
     check_all_is_given_back,
     check_store_holds_the_live_state,
     late,
+    messages_of,
     opened,
     reply_calls,
     reply_text,
@@ -110,7 +112,7 @@ async def test_a_parent_hears_how_its_child_ended_why_and_what_it_said_last(
         await agent.wait()
         outcome = await swarm.agent("kid.2").wait()
         check_all_is_given_back(swarm)
-        text = "\n".join(text_of(m) for m in agent._node.session.messages if m.role == "user")
+        text = "\n".join(text_of(m) for m in messages_of(agent._node) if m.role == "user")
         assert (outcome.status, outcome.result, outcome.agent) == (status, None, 2)
         assert outcome.reason.startswith(reason)
         assert outcome.last_text.startswith("found")
@@ -221,7 +223,7 @@ async def test_six_hundred_children_killed_at_310_done_and_again_are_each_told_o
         assert {view.status for view in swarm.agents()} == {"idle"}
         check_all_is_given_back(swarm)
         await check_store_holds_the_live_state(swarm)
-        results = [part.content for m in agent._node.session.messages for part in m.parts if hasattr(part, "call_id")]
+        results = [part.content for m in messages_of(agent._node) for part in m.parts if hasattr(part, "call_id")]
         assert results[-1].count(" completed: done") == 600, "each is told once"
     assert set(ended_of(store).values()) == {1}
     assert len(ended_of(store)) == 600
@@ -307,7 +309,7 @@ async def test_many_siblings_cancelled_at_once_leave_the_loop_alive(capsys: pyte
         for _ in range(counts.SIBLINGS // 1_000):
             await agent.spawn_many(["child go"] * 1_000)
             await trio.lowlevel.checkpoint()
-        assert swarm.statistics().resident == counts.SIBLINGS + 2
+        assert swarm.statistics().resident < 8_000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(heartbeat, stalls)
             await trio.sleep(0.01)
@@ -316,8 +318,10 @@ async def test_many_siblings_cancelled_at_once_leave_the_loop_alive(capsys: pyte
             assert (await other.wait()).turn == 2
             await agent.cancel()
             nursery.cancel_scope.cancel()
-        children = [view for view in swarm.agents() if view.parent]
-        assert Counter((view.outcome, view.status) for view in children) == {("cancelled", "closed"): counts.SIBLINGS}
+        await swarm.flush()
+        heads = await read_heads(swarm._runtime.store, {})
+        ends = Counter((head.outcome, head.status) for head in heads if head.parent)
+        assert ends == {("cancelled", "closed"): counts.SIBLINGS}
         check_all_is_given_back(swarm)
     with capsys.disabled():
         sys.stderr.write(f"\n{counts.SIBLINGS} siblings cancelled: worst stall {max(stalls) * 1000:.0f} ms\n")

@@ -17,6 +17,7 @@ from tests.swarm.worlds import (
     check_all_is_given_back,
     check_store_holds_the_live_state,
     late,
+    messages_of,
     opened,
     reply_calls,
     reply_text,
@@ -42,7 +43,7 @@ def spender(steps: int, text: str = "done", usage: Usage = TENTH) -> Any:
 
 def warnings_of(swarm: Any, agent: int) -> list[str]:
     """Return the warnings that an agent's model has read."""
-    messages = swarm._runtime.nodes[agent].session.messages
+    messages = messages_of(swarm._runtime.nodes[agent])
     texts = "\n".join(text_of(message) for message in messages if message.role == "user")
     return [line for line in texts.split("\n") if line.startswith("[warning]")]
 

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import nanotrio
+from nanotrio.messages import Message
 from nanotrio.models.model import Price
 from nanotrio.models.scripted import FREE, Conversation, Late, ScriptedModel, reply_calls, reply_text
 from nanotrio.session import Session
@@ -27,6 +28,7 @@ __all__ = [
     "check_all_is_given_back",
     "check_store_holds_the_live_state",
     "late",
+    "messages_of",
     "opened",
     "reply_calls",
     "reply_text",
@@ -67,6 +69,13 @@ def opened(
 def taped_store() -> UnreliableStore:
     """Return a store in memory that keeps the batches it was given, so that a crash can be had at any of them."""
     return UnreliableStore(MemoryStore(), tape=True)
+
+
+def messages_of(node: Any) -> list[Message]:
+    """Return what was said, also where it was packed while the agent waits."""
+    node.session.unpack()
+    messages: list[Message] = node.session.messages
+    return messages
 
 
 async def sessions_in(store: Store) -> dict[int, Session]:
