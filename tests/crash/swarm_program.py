@@ -95,4 +95,5 @@ async def main(trial: Trial) -> None:
         for agent in agents:
             outcome = await agent.wait()
             assert outcome.status == "completed", outcome
-    assert len(swarm.agents()) in (0, roots * (children + 2)), len(swarm.agents())
+    views = await nanotrio.read_store(trial.store)
+    assert len(views) == roots * (children + 2), len(views)
