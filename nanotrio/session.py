@@ -64,7 +64,7 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["Ended", "OpenCall", "Session", "Turn"]
+__all__ = ["Session"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, once they said more than the last snapshot has bytes: so the bytes

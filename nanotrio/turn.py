@@ -30,6 +30,7 @@ import msgspec
 
 from .limits import Limits
 from .messages import ToolCall, Usage
+from .open_turn import Turn
 from .records import (
     AttemptFailed,
     Fact,
@@ -45,7 +46,7 @@ from .records import (
     TurnStarted,
     Unfit,
 )
-from .session import Session, Turn
+from .session import Session
 
 __all__ = [
     "INTERRUPTED",
