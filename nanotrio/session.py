@@ -64,7 +64,7 @@ from .records import (
     decode_facts,
 )
 
-__all__ = ["NO_RESULT", "Ended", "OpenCall", "Session", "Turn", "task_of"]
+__all__ = ["NO_RESULT", "Session", "task_of"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, once they said more than the last snapshot has bytes: so the bytes

@@ -32,6 +32,7 @@ import msgspec
 
 from .limits import Limits
 from .messages import ToolCall, Usage
+from .open_turn import Turn
 from .records import (
     AttemptFailed,
     Fact,
@@ -47,7 +48,7 @@ from .records import (
     TurnStarted,
     Unfit,
 )
-from .session import Session, Turn
+from .session import Session
 
 __all__ = [
     "INTERRUPTED",
