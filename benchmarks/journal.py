@@ -36,6 +36,7 @@ import trio
 from benchmarks._crowd import task_of
 from benchmarks._measures import print_result
 from benchmarks._places import Place, add_store_arguments, opened_place, remove_store
+from nanotrio.fact_form import encode_facts
 from nanotrio.journal import Journal, JournalLimits
 from nanotrio.messages import Text, ToolCall, Usage
 from nanotrio.records import (
@@ -52,7 +53,6 @@ from nanotrio.records import (
     ToolIntended,
     TurnEnded,
     TurnStarted,
-    encode_facts,
 )
 from nanotrio.stores import open_store, parse_url, this_process
 from nanotrio.swarm.interpreter import tuned_interpreter

@@ -33,6 +33,7 @@ import nanotrio
 from benchmarks._crowd import SYSTEM
 from benchmarks._measures import peak_mb, print_result, pss_mb
 from benchmarks._places import Place, add_store_arguments, opened_place
+from nanotrio.fact_form import encode_facts
 from nanotrio.journal import Journal
 from nanotrio.messages import Text, Usage
 from nanotrio.models import ScriptedModel, reply_text
@@ -49,7 +50,6 @@ from nanotrio.records import (
     Spawned,
     TurnEnded,
     TurnStarted,
-    encode_facts,
 )
 from nanotrio.session import Session
 from nanotrio.stores import Store, open_store, this_process

@@ -7,9 +7,10 @@ from typing import cast
 
 import msgspec
 
-__all__ = ["NO_MAIL", "Mail", "render_mails"]
+__all__ = ["NO_MAIL", "Mail", "render_mails", "task_of"]
 
 _MAX_NOTICE_CHARACTERS = 4_000
+_MAX_TASK_CHARACTERS = 80
 
 
 class Mail(msgspec.Struct, frozen=True, gc=False):
@@ -67,3 +68,11 @@ def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
     if left:
         lines.append(f"and {left} more: list_agents")
     return "\n".join(lines)
+
+
+def task_of(prompt: str) -> str:
+    """Return the beginning of a prompt on one line, as it is shown for the agent's task."""
+    start = prompt.lstrip()[: _MAX_TASK_CHARACTERS * 2]
+    if not start.isprintable() or "  " in start:  # other blanks than single spaces
+        start = " ".join(start.split())
+    return start.strip()[:_MAX_TASK_CHARACTERS]

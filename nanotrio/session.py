@@ -29,42 +29,16 @@ from typing import Any
 
 import msgspec
 
+from . import records as facts
 from .errors import RecordError
+from .fact_form import decode_facts
 from .limits import Limits
-from .mail import NO_MAIL, Mail, render_mails
+from .mail import NO_MAIL, Mail, render_mails, task_of
 from .messages import Message, Text, ToolCall, ToolResult, Usage
 from .open_turn import NO_CALLS, Ended, OpenCall, Turn
 from .packing import decode_state, encode_state, pack_messages, unpack_messages
-from .records import (
-    AttemptFailed,
-    ChildEnded,
-    Closed,
-    Content,
-    Fact,
-    Head,
-    LimitsSet,
-    MailArrived,
-    MailRead,
-    MailReturned,
-    MailTaken,
-    Record,
-    Replied,
-    Reserved,
-    Restarted,
-    Settled,
-    Snapshot,
-    Spawned,
-    Status,
-    Submitted,
-    ToolEnded,
-    ToolIntended,
-    TurnEnded,
-    TurnStarted,
-    Unfit,
-    decode_facts,
-)
 
-__all__ = ["NO_RESULT", "Session", "task_of"]
+__all__ = ["NO_RESULT", "Session"]
 
 SNAPSHOT_RECORDS = 1_000
 """A chain gets a snapshot after this many records, once they said more than the last snapshot has bytes: so the bytes
@@ -75,8 +49,6 @@ _RECORD_BYTES = 64
 
 NO_RESULT = "no result by submit_result that fits the schema"
 """The mistake of an agent that ends with a text, or submits something, where a result of another form was asked for."""
-
-_MAX_TASK_CHARACTERS = 80
 
 
 class Session(msgspec.Struct, gc=False, omit_defaults=True):
@@ -89,7 +61,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     name: str = ""
     profile: int = 0
     uuid: str = ""
-    status: Status = "pending"
+    status: facts.Status = "pending"
     messages: list[Message] = []
     """What was said, but for the first ``evicted`` messages."""
     unread: list[Mail] = NO_MAIL
@@ -131,7 +103,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     packed: bytes = b""
     """These messages in one piece, where they were packed only."""
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: facts.Record) -> None:
         """Apply one record of the chain, in place.
 
         Raises:
@@ -151,14 +123,14 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         if not self.created_us:
             self.created_us = at_us
 
-    def apply_fact(self, fact: Fact) -> None:
+    def apply_fact(self, fact: facts.Fact) -> None:
         """Apply one fact of the record begun last."""
         _APPLY[type(fact)](self, fact)
 
-    def apply_facts(self, facts: Iterable[Fact]) -> None:
+    def apply_facts(self, new: Iterable[facts.Fact]) -> None:
         """Apply facts of the record begun last."""
         apply = _APPLY
-        for fact in facts:
+        for fact in new:
             apply[type(fact)](self, fact)
 
     def is_due_for_snapshot(self) -> bool:
@@ -169,11 +141,11 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
             and (not self.evicted or bool(self.packed))
         )
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> facts.Snapshot:
         """Return the fact that stands for everything before it; nothing may be evicted."""
         self.unpack()
         assert not self.evicted
-        return Snapshot(encode_state(self))
+        return facts.Snapshot(encode_state(self))
 
     @property
     def message_count(self) -> int:
@@ -243,10 +215,10 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         """Whether unread mail begins a turn where none is open."""
         return bool(self.unread) and any(mail.begins_turn for mail in self.unread)
 
-    def head(self, model: str = "", children: int = 0, descendants: int = 0, counted_agent: int = 0) -> Head:
+    def head(self, model: str = "", children: int = 0, descendants: int = 0, counted_agent: int = 0) -> facts.Head:
         """Return the head as it stands, with what a session does not know."""
         _, spent, uncertain, _ = self.reported
-        return Head(
+        return facts.Head(
             agent=self.agent,
             parent=self.parent,
             root=self.root,
@@ -285,7 +257,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         )
 
 
-def _spawned(session: Session, fact: Spawned) -> None:
+def _spawned(session: Session, fact: facts.Spawned) -> None:
     if session.name:
         _begin_fork(session)
     session.parent, session.root, session.depth = fact.parent, fact.root or session.agent, fact.depth
@@ -312,15 +284,7 @@ def _begin_fork(session: Session) -> None:
         setattr(session, field, getattr(kept, field))
 
 
-def task_of(prompt: str) -> str:
-    """Return the beginning of a prompt on one line, as it is shown for the agent's task."""
-    start = prompt.lstrip()[: _MAX_TASK_CHARACTERS * 2]
-    if not start.isprintable() or "  " in start:  # other blanks than single spaces
-        start = " ".join(start.split())
-    return start.strip()[:_MAX_TASK_CHARACTERS]
-
-
-def _mail_arrived(session: Session, fact: MailArrived) -> None:
+def _mail_arrived(session: Session, fact: facts.MailArrived) -> None:
     if not session.task and fact.kind == "prompt":
         session.task = task_of(fact.text)
     _put(session, Mail(session.last_seq, fact.kind, fact.sender, fact.sender_name, fact.text))
@@ -334,7 +298,7 @@ def _put(session: Session, mail: Mail) -> None:
         session.unread = [mail]
 
 
-def _child_ended(session: Session, fact: ChildEnded) -> None:
+def _child_ended(session: Session, fact: facts.ChildEnded) -> None:
     session.usage += fact.usage
     session.spent_nano += fact.cost_nano
     session.uncertain_nano += fact.uncertain_nano
@@ -360,7 +324,7 @@ def _tell(session: Session, mails: list[Mail]) -> None:
         session.messages.append(Message("user", (Text(text),)))
 
 
-def _turn_started(session: Session, fact: TurnStarted) -> None:
+def _turn_started(session: Session, fact: facts.TurnStarted) -> None:
     session.turn = Turn(number=fact.turn, since_us=session.updated_us)
     session.turns = fact.turn
     session.status = "running"
@@ -372,20 +336,20 @@ def _turn_started(session: Session, fact: TurnStarted) -> None:
         _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
 
 
-def _mail_read(session: Session, fact: MailRead) -> None:
+def _mail_read(session: Session, fact: facts.MailRead) -> None:
     _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq and mail.is_told_between_steps))
 
 
-def _mail_taken(session: Session, fact: MailTaken) -> None:
+def _mail_taken(session: Session, fact: facts.MailTaken) -> None:
     seqs = frozenset(fact.seqs)
     _take(session, lambda mail: mail.kind == "child" and mail.seq in seqs)
 
 
-def _mail_returned(session: Session, fact: MailReturned) -> None:
+def _mail_returned(session: Session, fact: facts.MailReturned) -> None:
     _take(session, lambda mail: mail.seq <= fact.read_seq)
 
 
-def _reserved(session: Session, fact: Reserved) -> None:
+def _reserved(session: Session, fact: facts.Reserved) -> None:
     session.reserved_nano = fact.amount_nano
 
 
@@ -398,7 +362,7 @@ def _count(session: Session, usage: Usage, cost_nano: int | None) -> None:
         session.spent_nano += cost_nano
 
 
-def _replied(session: Session, fact: Replied) -> None:
+def _replied(session: Session, fact: facts.Replied) -> None:
     _count(session, fact.usage, fact.cost_nano)
     turn = session.turn
     if turn is None:
@@ -420,7 +384,7 @@ def _replied(session: Session, fact: Replied) -> None:
         session.grown_bytes += len(call.call.arguments)
 
 
-def _attempt_failed(session: Session, fact: AttemptFailed) -> None:
+def _attempt_failed(session: Session, fact: facts.AttemptFailed) -> None:
     if fact.cost_nano is None and not any(msgspec.structs.astuple(fact.usage)):
         session.reserved_nano = 0
     else:
@@ -431,13 +395,13 @@ def _attempt_failed(session: Session, fact: AttemptFailed) -> None:
         session.turn.failure_kind, session.turn.failure = fact.kind, fact.message
 
 
-def _tool_intended(session: Session, fact: ToolIntended) -> None:
+def _tool_intended(session: Session, fact: facts.ToolIntended) -> None:
     for call in session.turn.calls if session.turn else ():
         if call.call.id == fact.call_id:
             call.intended, call.child = True, fact.child
 
 
-def _tool_ended(session: Session, fact: ToolEnded) -> None:
+def _tool_ended(session: Session, fact: facts.ToolEnded) -> None:
     turn = session.turn
     if turn is None:
         return
@@ -457,23 +421,23 @@ def _tool_ended(session: Session, fact: ToolEnded) -> None:
         turn.stop = ""
 
 
-def _submitted(session: Session, fact: Submitted) -> None:
+def _submitted(session: Session, fact: facts.Submitted) -> None:
     if session.turn is not None:
         session.turn.submitted = fact.result
 
 
-def _unfit(session: Session, fact: Unfit) -> None:
+def _unfit(session: Session, fact: facts.Unfit) -> None:
     if session.turn is not None:
         session.messages.append(Message("user", (Text(fact.text),)))
         session.turn.stop = ""
         session.turn.count_mistake(NO_RESULT)
 
 
-def _limits_set(session: Session, fact: LimitsSet) -> None:
+def _limits_set(session: Session, fact: facts.LimitsSet) -> None:
     session.limits = fact.limits
 
 
-def _turn_ended(session: Session, fact: TurnEnded) -> None:
+def _turn_ended(session: Session, fact: facts.TurnEnded) -> None:
     turn = session.turn
     place = (session.last_seq, session.message_count, session.snapshot_seq)
     session.ended = Ended(session.turns, turn.steps if turn else 0, fact, *place)
@@ -481,13 +445,13 @@ def _turn_ended(session: Session, fact: TurnEnded) -> None:
     session.status = "settling"
 
 
-def _settled(session: Session, _: Settled) -> None:
+def _settled(session: Session, _: facts.Settled) -> None:
     if session.status != "closed":
         session.status = "idle"
     session.reported = (session.usage, session.spent_nano, session.uncertain_nano, session.unpriced)
 
 
-def _restarted(session: Session, _: Restarted) -> None:
+def _restarted(session: Session, _: facts.Restarted) -> None:
     session.uncertain_nano += session.reserved_nano
     session.reserved_nano = 0
     if session.status == "closed":
@@ -498,11 +462,11 @@ def _restarted(session: Session, _: Restarted) -> None:
         turn.since_us = session.updated_us
 
 
-def _closed(session: Session, _: Closed) -> None:
+def _closed(session: Session, _: facts.Closed) -> None:
     session.status = "closed"
 
 
-def _snapshot(session: Session, fact: Snapshot) -> None:
+def _snapshot(session: Session, fact: facts.Snapshot) -> None:
     if not session.name:  # replay begins here: what came before was not applied
         state = decode_state(fact.state, Session)
         for field in Session.__struct_fields__:
@@ -512,25 +476,25 @@ def _snapshot(session: Session, fact: Snapshot) -> None:
 
 
 _APPLY: dict[type, Callable[[Session, Any], None]] = {
-    Spawned: _spawned,
-    MailArrived: _mail_arrived,
-    ChildEnded: _child_ended,
-    TurnStarted: _turn_started,
-    MailRead: _mail_read,
-    MailTaken: _mail_taken,
-    MailReturned: _mail_returned,
-    Reserved: _reserved,
-    Replied: _replied,
-    AttemptFailed: _attempt_failed,
-    ToolIntended: _tool_intended,
-    ToolEnded: _tool_ended,
-    Submitted: _submitted,
-    Unfit: _unfit,
-    LimitsSet: _limits_set,
-    TurnEnded: _turn_ended,
-    Settled: _settled,
-    Restarted: _restarted,
-    Closed: _closed,
-    Snapshot: _snapshot,
-    Content: lambda _session, _fact: None,
+    facts.Spawned: _spawned,
+    facts.MailArrived: _mail_arrived,
+    facts.ChildEnded: _child_ended,
+    facts.TurnStarted: _turn_started,
+    facts.MailRead: _mail_read,
+    facts.MailTaken: _mail_taken,
+    facts.MailReturned: _mail_returned,
+    facts.Reserved: _reserved,
+    facts.Replied: _replied,
+    facts.AttemptFailed: _attempt_failed,
+    facts.ToolIntended: _tool_intended,
+    facts.ToolEnded: _tool_ended,
+    facts.Submitted: _submitted,
+    facts.Unfit: _unfit,
+    facts.LimitsSet: _limits_set,
+    facts.TurnEnded: _turn_ended,
+    facts.Settled: _settled,
+    facts.Restarted: _restarted,
+    facts.Closed: _closed,
+    facts.Snapshot: _snapshot,
+    facts.Content: lambda _session, _fact: None,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from nanotrio.fact_form import encode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import Part, StopReason, Text, ToolCall, Usage
 from nanotrio.records import (
@@ -18,7 +19,6 @@ from nanotrio.records import (
     Replied,
     Settled,
     Spawned,
-    encode_facts,
 )
 from nanotrio.session import Session
 from nanotrio.turn import (

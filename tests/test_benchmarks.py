@@ -101,7 +101,8 @@ def test_footprint_measures_each_subject_in_processes_of_its_own(subjects: tuple
 def test_agent_cost_compares_two_sizes_and_takes_an_agent_apart(tmp_path: Path) -> None:
     command = "agent_cost --small 100 --large 200 --active 20 --rounds 1 --step-agents 100 --store sqlite"
     result = bench(tmp_path, command)
-    check(result, "small_us", "large_us", "large_most_us", "ratio", "spawn_us", "commit_us")
+    check(result, "small_us", "large_us", "large_most_us", "ratio", "spawn_us")
+    assert "commit_us" in result  # a difference of two runs, which noise may put below 0
     assert {"request_us", "call_us", "mail_us", "admit_and_settle_us"} <= result.keys()
 
 

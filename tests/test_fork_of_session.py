@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanotrio.errors import RecordError
+from nanotrio.fact_form import decode_facts, encode_facts
 from nanotrio.messages import ToolCall, ToolResult, Usage
-from nanotrio.records import Fact, MailArrived, Record, Snapshot, Spawned, TurnStarted, decode_facts, encode_facts
+from nanotrio.records import Fact, MailArrived, Record, Snapshot, Spawned, TurnStarted
 from nanotrio.session import Session
 from tests.lives import Life, replayed
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanotrio.errors import RecordError
+from nanotrio.fact_form import decode_facts, encode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import Text, Thinking, ToolCall, Usage
 from nanotrio.records import (
@@ -28,8 +29,6 @@ from nanotrio.records import (
     ToolEnded,
     TurnEnded,
     TurnStarted,
-    decode_facts,
-    encode_facts,
 )
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanotrio.errors import RecordError
+from nanotrio.fact_form import decode_facts
 from nanotrio.limits import Limits
 from nanotrio.mail import Mail, render_mails
 from nanotrio.messages import Message, Text, ToolCall, ToolResult, Usage
@@ -22,7 +23,6 @@ from nanotrio.records import (
     Spawned,
     TurnEnded,
     TurnStarted,
-    decode_facts,
 )
 from nanotrio.session import SNAPSHOT_RECORDS, Session
 from tests.lives import Life, replayed

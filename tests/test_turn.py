@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanotrio.fact_form import decode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import Part, StopReason, Text, ToolCall, ToolResult, Usage
-from nanotrio.records import (
-    Fact,
-    MailArrived,
-    Replied,
-    Reserved,
-    Spawned,
-    ToolEnded,
-    TurnEnded,
-    TurnStarted,
-    decode_facts,
-)
+from nanotrio.records import Fact, MailArrived, Replied, Reserved, Spawned, ToolEnded, TurnEnded, TurnStarted
 from nanotrio.session import Session
 from nanotrio.turn import (
     CUT_OFF,

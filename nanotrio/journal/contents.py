@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from ..records import Content, Record, encode_facts
+from ..fact_form import encode_facts
+from ..records import Content, Record
 
 __all__ = ["Contents"]
 

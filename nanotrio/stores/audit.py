@@ -5,7 +5,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from ..errors import RecordError
-from ..records import Content, Head, Record, Spawned, decode_facts
+from ..fact_form import decode_facts
+from ..records import Content, Head, Record, Spawned
 
 __all__ = ["Audit"]
 

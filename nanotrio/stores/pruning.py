@@ -18,7 +18,8 @@ import cbor2
 import msgspec
 
 from ..errors import StoreDamagedError
-from ..records import Content, Profile, Record, decode_facts, encode_facts
+from ..fact_form import decode_facts, encode_facts
+from ..records import Content, Profile, Record
 from .store import Batch, Store
 
 __all__ = ["PruneReport", "prune_into"]

@@ -6,7 +6,8 @@ import cbor2
 import msgspec
 
 from ..errors import RecordError
-from ..records import Content, Head, Profile, Record, decode_facts
+from ..fact_form import decode_facts
+from ..records import Content, Head, Profile, Record
 from ..session import Session
 from .births import Births
 from .store import Batch, Store

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from ..fact_form import decode_facts
 from ..messages import Text, Thinking, ToolCall, Usage
 from ..records import (
     AttemptFailed,
@@ -41,7 +42,6 @@ from ..records import (
     ToolIntended,
     TurnEnded,
     TurnStarted,
-    decode_facts,
 )
 
 __all__ = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..records import Content, decode_facts
+from ..fact_form import decode_facts
+from ..records import Content
 from .store import Store
 
 __all__ = ["Tail", "read_tail"]

@@ -14,8 +14,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..fact_form import encode_facts
 from ..journal import Journal
-from ..records import Fact, Head, Record, encode_facts
+from ..records import Fact, Head, Record
 from ..session import Session
 
 __all__ = ["Burst"]

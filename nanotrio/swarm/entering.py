@@ -8,7 +8,8 @@ import cbor2
 import msgspec
 
 from ..errors import StoreDamagedError
-from ..records import Content, Head, Profile, decode_facts
+from ..fact_form import decode_facts
+from ..records import Content, Head, Profile
 from ..session import Session
 from ..stores import Store
 from .growing import make_node

@@ -12,11 +12,13 @@ import msgspec
 from .. import crash
 from ..budget import Ledger
 from ..errors import BudgetError, ClosedError, LimitError, UnknownAgentError, UnknownToolError, UsageError
+from ..fact_form import birth_encoder
 from ..limits import HARD_MAX_DEPTH, Limits, usd, usd_text
+from ..mail import task_of
 from ..messages import clean_text
 from ..models import Model
-from ..records import Head, MailArrived, Profile, Spawned, birth_encoder
-from ..session import Session, task_of
+from ..records import Head, MailArrived, Profile, Spawned
+from ..session import Session
 from ..tools import SPAWNING, Tool, permission_mode, tighter
 from .events import AgentSpawned
 from .node import Node
@@ -261,9 +263,8 @@ def make_node(runtime: Runtime, session: Session, parent: Node | None, profile: 
         UnknownToolError: the profile names a tool that is not registered with the swarm.
     """
     kind = kind_of(runtime, parent, profile, session.limits, session.name)
-    limits = kind.limits
-    ledger = Ledger(session.name, limits.budget_nano, parent.ledger if parent else None)
-    node = Node(session, parent, kind.profile, limits, ledger, kind.model, kind.tools, may_spawn=kind.may_spawn)
+    ledger = Ledger(session.name, kind.limits.budget_nano, parent.ledger if parent else None)
+    node = Node(session, parent, ledger, kind)
     runtime.nodes[session.agent] = node
     if parent is not None:
         if parent.children is None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..session import Session
     from ..tools import AgentProcesses, Tool
     from .mailroom import Waiter
+    from .runtime import Kind
     from .watch import Watcher
 
 __all__ = ["Cause", "Node", "Start"]
@@ -87,26 +88,15 @@ class Node:
         "watchers",
     )
 
-    def __init__(
-        self,
-        session: Session,
-        parent: Node | None,
-        profile: Profile,
-        limits: Limits,
-        ledger: Ledger,
-        model: Model,
-        tools: dict[str, Tool],
-        *,
-        may_spawn: bool,
-    ) -> None:
+    def __init__(self, session: Session, parent: Node | None, ledger: Ledger, kind: Kind) -> None:
         self.session = session
         self.parent = parent
-        self.profile = profile
-        self.limits = limits
         self.ledger = ledger
-        self.model = model
-        self.tools = tools
-        self.may_spawn = may_spawn
+        self.profile: Profile = kind.profile
+        self.limits: Limits = kind.limits
+        self.model: Model = kind.model
+        self.tools: dict[str, Tool] = kind.tools
+        self.may_spawn = kind.may_spawn
         self.children: dict[int, Node] | None = None
         """Those in memory, by id."""
         self.children_made = 0
@@ -115,7 +105,8 @@ class Node:
         """Spawned below it so far; kept for roots alone."""
         self.rows = 0
         """Unfinished children that are not in memory: they wait for a slot as rows."""
-        self.pins = 0  # calls that are about to use it, for which it stays in memory
+        self.pins = 0
+        """Calls that are about to use it, for which it stays in memory."""
         self.unfinished_children = 0
         self.on_child_end: Callable[[Node], None] | None = None
         """Called, without an await, with each child that is finished or interrupted."""

@@ -144,7 +144,7 @@ class Swarm:
         if row is None:
             raise UnknownAgentError(
                 f"no agent {address!r} in this swarm's memory; await find({address!r}) brings in one that was finished "
-                f"here, and resume({address!r}) one of an earlier run"
+                f"here, and resume({address!r}) one of an unfinished tree"
             )
         return row
 
@@ -170,9 +170,9 @@ class Swarm:
         return Agent(self, head, root.session.uuid)
 
     async def find(self, address: int | str) -> Agent:
-        """Return the handle of an agent of a tree that was spawned or resumed here, in memory or not. Checkpoints.
+        """Return the handle of an agent, in memory or not. Nothing is started. Checkpoints.
 
-        ``address`` is as for ``agent``. Nothing is started.
+        ``address`` is as for ``agent``. A tree of an earlier run that is unfinished has to be resumed first.
 
         Raises:
             UnknownAgentError: there is none, or it is in a tree that ``resume`` takes up.
@@ -181,6 +181,8 @@ class Swarm:
         node = find(self._runtime, address)
         if node is None:
             head = await find_head(self._runtime, address)
+            if head.root not in self._runtime.unresumed:
+                self._runtime.residence.taken_up.add(head.root)
             await self._runtime.residence.bring_in((head.agent,))
             node = self._runtime.nodes.get(head.agent)
             if node is None:

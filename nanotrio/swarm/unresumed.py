@@ -40,6 +40,10 @@ class Unresumed:
         """Return the roots whose trees have unfinished agents."""
         return sorted(self._heads.keys() | self._rows.keys())
 
+    def __contains__(self, root: int) -> bool:
+        """Whether the tree of ``root`` has unfinished agents."""
+        return root in self._heads or root in self._rows
+
     def of(self, root: int) -> tuple[list[Head], Rows]:
         """Return what is unfinished in the tree of ``root``."""
         return sorted(self._heads.get(root, ()), key=lambda head: head.agent), self._rows.get(root, Rows())

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ..errors import UsageError
-from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded, decode_facts, encode_facts
+from ..fact_form import decode_facts, encode_facts
+from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded
 from ..stores import Store
 from ..swarm.entering import load_sessions, read_profiles
 from ..swarm.recovery import tail_heads

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from ..fact_form import decode_facts
 from ..messages import ToolCall
-from ..records import MailArrived, Replied, Spawned, ToolEnded, ToolIntended, TurnEnded, TurnStarted, decode_facts
+from ..records import MailArrived, Replied, Spawned, ToolEnded, ToolIntended, TurnEnded, TurnStarted
 from ..stores import Store
 from ..turn import CUT_OFF, INTERRUPTED
 

@@ -12,7 +12,8 @@ from typing import TypeAlias, TypeVar
 import trio
 
 from ..errors import FencedError, StoreDamagedError, StoreError, StoreOwnedError
-from ..records import Content, Head, MailArrived, Record, decode_facts, encode_facts
+from ..fact_form import decode_facts, encode_facts
+from ..records import Content, Head, MailArrived, Record
 from ..stores.owner import owner_of, this_process
 from ..stores.store import Batch, Store
 

@@ -11,8 +11,9 @@ import trio
 import trio.testing
 
 from nanotrio.errors import ClosedError, FencedError, LimitError, StoreDamagedError, StoreError
+from nanotrio.fact_form import decode_facts
 from nanotrio.journal import Journal, JournalLimits
-from nanotrio.records import Content, Head, Record, decode_facts
+from nanotrio.records import Content, Head, Record
 from nanotrio.stores.owner import this_process
 from nanotrio.stores.sqlite import SqliteStore
 from nanotrio.stores.store import Tenure

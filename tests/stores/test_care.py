@@ -13,8 +13,9 @@ import trio
 
 import nanotrio
 from nanotrio.errors import StoreDamagedError, StoreError, StoreOwnedError
+from nanotrio.fact_form import encode_facts
 from nanotrio.models import ScriptedModel, reply_calls, reply_text
-from nanotrio.records import Content, Fact, Head, MailArrived, Record, Settled, Spawned, encode_facts
+from nanotrio.records import Content, Fact, Head, MailArrived, Record, Settled, Spawned
 from nanotrio.stores import Batch, StoreCare, open_store, parse_url, query, this_process
 from nanotrio.stores.postgres_address import parse_postgres_url
 from tests.stores.kinds import KINDS, Place

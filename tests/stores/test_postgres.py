@@ -14,8 +14,9 @@ import trio
 import trio.testing
 
 from nanotrio.errors import FencedError, NewerStoreError, NotAStoreError, StoreDamagedError, StoreError, StoreOwnedError
+from nanotrio.fact_form import encode_facts
 from nanotrio.journal import Journal
-from nanotrio.records import Head, MailArrived, Record, encode_facts
+from nanotrio.records import Head, MailArrived, Record
 from nanotrio.stores.address import open_store, parse_url
 from nanotrio.stores.owner import this_process
 from nanotrio.stores.postgres import PostgresStore

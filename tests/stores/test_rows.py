@@ -12,6 +12,7 @@ import trio
 
 import nanotrio
 from nanotrio.errors import StoreError, UsageError
+from nanotrio.fact_form import encode_facts
 from nanotrio.messages import Text, Thinking, ToolCall, Usage
 from nanotrio.models import ScriptedModel, reply_calls, reply_text
 from nanotrio.records import (
@@ -33,7 +34,6 @@ from nanotrio.records import (
     ToolIntended,
     TurnEnded,
     TurnStarted,
-    encode_facts,
 )
 from nanotrio.stores.address import open_store
 from nanotrio.stores.owner import this_process

@@ -10,10 +10,11 @@ import trio
 
 import nanotrio
 from nanotrio.errors import ClosedError, LimitError, ModelError
+from nanotrio.fact_form import decode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import Usage, text_of
 from nanotrio.models.scripted import Conversation, Late
-from nanotrio.records import MailArrived, MailRead, MailReturned, TurnStarted, decode_facts
+from nanotrio.records import MailArrived, MailRead, MailReturned, TurnStarted
 from nanotrio.testing import UnreliableStore
 from tests import counts
 from tests.swarm.worlds import (

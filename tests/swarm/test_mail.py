@@ -9,10 +9,11 @@ import pytest
 import trio
 
 import nanotrio
+from nanotrio.fact_form import decode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import ToolResult, text_of
 from nanotrio.models.scripted import Conversation, Late
-from nanotrio.records import MailArrived, MailRead, MailReturned, TurnStarted, decode_facts
+from nanotrio.records import MailArrived, MailRead, MailReturned, TurnStarted
 from nanotrio.testing import UnreliableStore
 from tests import counts
 from tests.swarm.worlds import (

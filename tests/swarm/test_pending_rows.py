@@ -13,9 +13,10 @@ import trio.testing
 
 import nanotrio
 from nanotrio.errors import ClosedError, UsageError
+from nanotrio.fact_form import birth_encoder, encode_facts
 from nanotrio.messages import ToolResult
 from nanotrio.models.scripted import Conversation
-from nanotrio.records import Head, MailArrived, Spawned, birth_encoder, encode_facts
+from nanotrio.records import Head, MailArrived, Spawned
 from nanotrio.swarm.rows import RowKind, Rows
 from tests.swarm.test_residence import tight
 from tests.swarm.worlds import (

@@ -17,10 +17,11 @@ import trio.testing
 
 import nanotrio
 from nanotrio.errors import ModelError
+from nanotrio.fact_form import decode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import ToolCall, ToolResult
 from nanotrio.models.scripted import Conversation, Late
-from nanotrio.records import MailArrived, MailRead, MailReturned, MailTaken, Spawned, TurnStarted, decode_facts
+from nanotrio.records import MailArrived, MailRead, MailReturned, MailTaken, Spawned, TurnStarted
 from nanotrio.session import Session
 from nanotrio.testing import UnreliableStore
 from tests import counts

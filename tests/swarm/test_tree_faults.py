@@ -12,10 +12,11 @@ import trio
 
 import nanotrio
 from nanotrio.errors import ModelError, UnknownAgentError
+from nanotrio.fact_form import decode_facts
 from nanotrio.limits import HARD_MAX_DEPTH, Limits, nano_usd
 from nanotrio.messages import Usage, text_of
 from nanotrio.models.scripted import Conversation, Late
-from nanotrio.records import ChildEnded, Spawned, decode_facts
+from nanotrio.records import ChildEnded, Spawned
 from nanotrio.swarm.events import TurnFinished
 from nanotrio.swarm.recovery import read_heads
 from nanotrio.testing import UnreliableStore

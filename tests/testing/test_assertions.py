@@ -10,6 +10,7 @@ import pytest
 
 import nanotrio
 from nanotrio.errors import UsageError
+from nanotrio.fact_form import encode_facts
 from nanotrio.messages import ToolCall, Usage
 from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
 from nanotrio.records import (
@@ -24,7 +25,6 @@ from nanotrio.records import (
     ToolIntended,
     TurnEnded,
     TurnStarted,
-    encode_facts,
 )
 from nanotrio.stores import MemoryStore, StoreCare, open_store, this_process
 from nanotrio.stores.store import Batch
