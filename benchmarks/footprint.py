@@ -102,20 +102,24 @@ async def _measure(url: str, subject: str, count: int, meter: Meter) -> dict[str
     ends = subject in ("idle", "kept")
     last_step = -1 if ends else 0 if subject == "fresh" else HISTORY
     model = _Model(last_step, keeps_request=not subject.endswith("_unheld"))
-    limits = nanotrio.Limits(max_live=count + 64, max_total=count + 64)
+    limits = nanotrio.Limits(max_live=count + 64, max_total=count + 8_000)
     if subject == "kept" and "max_idle" in limits.__struct_fields__:
         limits = msgspec.structs.replace(limits, max_idle=count + 64)
+    # Those that are idle have worked a thousand at a time, and the thousand that stay in memory are there before.
+    active, before = (1_000, 4_000) if subject == "idle" else (count + 64, 32)
     figures: dict[str, Any] = {}
     with trio.CancelScope() as scope:
         async with nanotrio.open_swarm(
-            store=url, model=model, tools=[note], system=SYSTEM, limits=limits, max_active=count + 64
+            store=url, model=model, tools=[note], system=SYSTEM, limits=limits, max_active=active
         ) as swarm:
             root = await swarm.spawn("root", name="root")
-            await _spawn(root, 32)  # what is made once is there
-            await _at_rest(swarm, model, 32, ends=ends)
+            await _spawn(root, before)  # what is made once is there
+            await _at_rest(swarm, model, before, ends=ends)
+            await swarm.flush()
+            await trio.sleep(0.5)
             meter.look()
             ids = await _spawn(root, count)
-            await _at_rest(swarm, model, count + 32, ends=ends)
+            await _at_rest(swarm, model, count + before, ends=ends)
             times = meter.times("start", count)
             await swarm.flush()
             await trio.sleep(0.5)
