@@ -21,7 +21,8 @@ from typing import Any
 import trio
 
 import nanotrio
-from benchmarks.swarm import SLICE, _refuse_tmpfs
+from benchmarks._crowd import SLICE
+from benchmarks._measures import refuse_tmpfs
 from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
 from nanotrio.stores import parse_url
 
@@ -99,7 +100,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20)
     args = parser.parse_args()
     path = parse_url(args.store).path
-    _refuse_tmpfs(path.parent)
+    refuse_tmpfs(path.parent)
     for name in (path, *path.parent.glob(f"{path.name}[-.]*")):
         if not name.is_dir():
             name.unlink(missing_ok=True)

@@ -156,7 +156,7 @@ async def resume_tree(runtime: Runtime, root: int) -> None:
     nodes = _enter(runtime, loaded)
     runtime.residence.taken_up.add(root)
     runtime.unresumed.forget(root)
-    _restart(runtime, nodes, later)
+    _restart(runtime, root, nodes, later)
 
 
 async def _lineages(runtime: Runtime, root: int, heads: Sequence[Head], rows: Rows) -> list[Head]:
@@ -204,10 +204,10 @@ def _enter(runtime: Runtime, loaded: Sequence[tuple[Entry, Session, Profile]]) -
     return nodes
 
 
-def _restart(runtime: Runtime, nodes: Sequence[Node], rows: Rows) -> None:
+def _restart(runtime: Runtime, root: int, nodes: Sequence[Node], rows: Rows) -> None:
     """Record that unfinished turns are taken up, and queue every unfinished agent."""
     if crash.here is not None:
-        crash.here("before-resume", nodes[0].root.id if nodes else 0)
+        crash.here("before-resume", root)
     warn_of_uncertain(runtime, nodes)
     _report_ended(runtime, nodes)
     for node in nodes:
@@ -220,7 +220,7 @@ def _restart(runtime: Runtime, nodes: Sequence[Node], rows: Rows) -> None:
             )
             runtime.absorb(node, Restart(repeatable))
         runtime.count(node)
-    _take_rows(runtime, rows)
+    _take_rows(runtime, root, rows)
     _end_cut_off(runtime, nodes)
     for node in sorted(nodes, key=lambda node: node.session.status == "pending"):
         if node.session.is_unfinished and node.sealed is None:
@@ -230,7 +230,7 @@ def _restart(runtime: Runtime, nodes: Sequence[Node], rows: Rows) -> None:
     runtime.residence.stir()
     runtime.append()
     if crash.here is not None:
-        crash.here("after-resume", nodes[0].root.id if nodes else 0)
+        crash.here("after-resume", root)
 
 
 def _report_ended(runtime: Runtime, nodes: Sequence[Node]) -> None:
@@ -242,9 +242,9 @@ def _report_ended(runtime: Runtime, nodes: Sequence[Node]) -> None:
             report(runtime, node, (Settled(),))
 
 
-def _take_rows(runtime: Runtime, rows: Rows) -> None:
+def _take_rows(runtime: Runtime, root: int, rows: Rows) -> None:
     """Queue pending agents that stay in the store."""
-    runtime.slots.rows.extend(rows)
+    runtime.slots.extend_rows(root, rows)
     for agent, count in rows.counts().items():
         parent = runtime.nodes[agent]
         parent.rows += count
