@@ -100,7 +100,18 @@ class Rows:
 
     def push_head(self, head: Head) -> None:
         """Put a pending agent at the end that has a head."""
-        self.push(head.agent, head.last_seq, RowKind(head.parent, head.name.rpartition(".")[0], head.profile))
+        stem = head.name.rpartition(".")[0]
+        kind = self._kinds[self._numbers[-1]] if self._numbers and self._numbers[-1] >= 0 else None
+        if kind is None or (kind.parent, kind.profile, kind.stem) != (head.parent, head.profile, stem):
+            self.push(head.agent, head.last_seq, RowKind(head.parent, stem, head.profile))
+            return
+        if head.agent < self._agents[-1]:
+            self._runs.append(self.end)
+        self._agents.append(head.agent)
+        self._seqs.append(head.last_seq)
+        self._numbers.append(self._numbers[-1])
+        self.waiting += 1
+        self.left += 1
 
     def extend(self, other: Rows) -> None:
         """Put the rows of ``other``, of which none was passed, at the end; of a million this is quick."""

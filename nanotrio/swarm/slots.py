@@ -14,7 +14,8 @@ others are ``rows``, of which the next ones of each root are brought in before t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from .lines import Line
@@ -44,6 +45,7 @@ class Slots:
 
     __slots__ = (
         "_has_room",
+        "_held",
         "_in_memory",
         "_launch",
         "_lines",
@@ -89,6 +91,7 @@ class Slots:
         """Lines of which rows are to be brought into memory."""
         self._in_memory = 0
         """Never-started children in memory that are no rows."""
+        self._held = 0
         self.active = 0
 
     @property
@@ -191,13 +194,23 @@ class Slots:
         while self.active < self._max_active:
             if self._returning:
                 self._return(*self._returning.popleft())
-            elif (self._woken or self._round) and (self.active == 0 or self._has_room()):
+            elif (self._woken or (self._round and not self._held)) and (self.active == 0 or self._has_room()):
                 node = self._next()
                 if node is None:
                     return
                 self._start(node)
             else:
                 return
+
+    @contextmanager
+    def children_held(self) -> Iterator[None]:
+        """Within the block no child is started for the first time, so that all who are to return come before."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+            self.hand_on()
 
     def _return(self, node: Node, parked: Parked | None) -> None:
         if parked is None:
@@ -221,7 +234,7 @@ class Slots:
             if node.is_queued and not node.has_slot:
                 return node
         turns = self._round
-        while turns:
+        while turns and not self._held:
             line = turns.popleft()
             found = self._first_of(line)
             if found is not None:
