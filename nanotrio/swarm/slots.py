@@ -114,7 +114,7 @@ class Slots:
     @property
     def is_short(self) -> bool:
         """Whether further rows are to be brought into memory."""
-        return bool(self._short) and self.ahead > 0
+        return bool(self._short) and self.ahead > 0 and not self._held
 
     def enqueue(self, node: Node) -> None:
         """Start ``node`` when a slot is free; a node that is queued already stays where it is."""
@@ -211,6 +211,8 @@ class Slots:
         finally:
             self._held -= 1
             self.hand_on()
+            if self.is_short:
+                self._on_short()
 
     def _return(self, node: Node, parked: Parked | None) -> None:
         if parked is None:
