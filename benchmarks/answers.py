@@ -21,16 +21,17 @@ from typing import Any
 import trio
 
 import nanotrio
-from benchmarks.swarm import SLICE, _refuse_tmpfs
+from benchmarks._crowd import SLICE
+from benchmarks._measures import refuse_tmpfs
 from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
 from nanotrio.stores import parse_url
 
 LOOK = """
 import sys, time, trio, nanotrio
 async def look():
-    started = time.perf_counter()
+    started, began = time.perf_counter(), time.process_time()
     views = await nanotrio.read_store(sys.argv[1])
-    print(len(views), time.perf_counter() - started)
+    print(len(views), time.perf_counter() - started, time.process_time() - began)
 trio.run(look)
 """
 
@@ -51,12 +52,15 @@ async def _sends(agent: nanotrio.Agent, count: int) -> list[float]:
     return taken
 
 
-async def _looks(store: str, count: int) -> list[float]:
-    taken = []
+async def _looks(store: str, count: int) -> tuple[list[float], list[float]]:
+    """Return the seconds that looks took, and their processor time."""
+    taken, cpu = [], []
     for _ in range(count):
         done = await trio.run_process([sys.executable, "-c", LOOK, store], capture_stdout=True)
-        taken.append(float(done.stdout.split()[1]))
-    return taken
+        _, seconds, cpu_seconds = map(float, done.stdout.split())
+        taken.append(seconds)
+        cpu.append(cpu_seconds)
+    return taken, cpu
 
 
 async def _run(args: argparse.Namespace) -> dict[str, float]:
@@ -75,10 +79,11 @@ async def _run(args: argparse.Namespace) -> dict[str, float]:
                 await root.spawn_many(["busy"] * min(SLICE, args.active - start), tools=["list_agents"])
             await trio.sleep(1)
             sends = await _sends(other, args.samples)
-            looks = await _looks(args.store, max(args.samples // 4, 1))
+            looks, look_cpu = await _looks(args.store, max(args.samples // 4, 1))
             figures["active"] = swarm.statistics().live
             figures["send_ms"], figures["worst_send_ms"] = sorted(sends)[len(sends) // 2] * 1000, max(sends) * 1000
             figures["look_ms"], figures["worst_look_ms"] = sorted(looks)[len(looks) // 2] * 1000, max(looks) * 1000
+            figures["look_cpu_ms"] = sorted(look_cpu)[len(look_cpu) // 2] * 1000
             interrupted = time.perf_counter()
             os.kill(os.getpid(), signal.SIGINT)
             try:
@@ -99,7 +104,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=20)
     args = parser.parse_args()
     path = parse_url(args.store).path
-    _refuse_tmpfs(path.parent)
+    refuse_tmpfs(path.parent)
     for name in (path, *path.parent.glob(f"{path.name}[-.]*")):
         if not name.is_dir():
             name.unlink(missing_ok=True)

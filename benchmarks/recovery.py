@@ -85,6 +85,7 @@ async def _resume(url: str, crowd: Crowd, active: int, latency_seconds: float, s
         await _waiting_again(crowd, swarm)
         watched.note("waiting_seconds")
         watched.figures |= {"unfinished": unfinished, "waiting": crowd.waiting, "peak_mb": peak_mb()}
+        watched.figures["waiting_cpu_seconds"] = time.process_time()
         if math.isinf(latency_seconds):
             print(json.dumps(watched.figures), flush=True)
             os._exit(0)

@@ -12,7 +12,19 @@ import pytest
 from tests.source import PACKAGES, ROOT, imported, package_files
 
 # No I/O, no clock, no chance: what is here must replay the same for ever.
-PURE = ["errors", "limits", "messages", "records", "session", "open_turn", "packing", "fact_form", "turn", "budget"]
+PURE = [
+    "errors",
+    "limits",
+    "messages",
+    "records",
+    "session",
+    "later_head",
+    "open_turn",
+    "packing",
+    "fact_form",
+    "turn",
+    "budget",
+]
 IMPURE = {
     *("trio", "httpx", "httpcore", "apsw", "sqlite3", "psycopg", "anyio", "asyncio", "rich", "prompt_toolkit"),
     *("os", "io", "socket", "select", "ssl", "subprocess", "threading", "multiprocessing", "signal", "tempfile"),

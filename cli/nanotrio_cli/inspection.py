@@ -23,14 +23,17 @@ from .data_folder import DataFolder
 from .exits import OK, CommandError
 from .folded_tree import Line, status_of, tree_lines
 from .money import view_cost
-from .output import encode_line, write_now
+from .output import encode_line, write_error, write_now
 from .printable import one_line, printable
 from .result import usage_record
-from .sessions import Found, check_url, find, newest, read_views, roots
+from .sessions import Found, check_url, find, newest, read_trees, read_views
 from .stream import content_records
 from .transcript import call_line
 
 __all__ = ["below", "draw", "inspect", "table", "view_record"]
+
+_LISTED = 200
+"""Agents that a list for people shows; the others are counted."""
 
 _STYLES = {
     "completed": "green",
@@ -110,20 +113,34 @@ def view_record(view: AgentView, url: str) -> dict[str, Any]:
 async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bool) -> None:
     rows: list[tuple[AgentView, str, int]] = []
     for url in urls:
-        views = await read_views(url, one_of_many=one_of_many)
-        sizes = Counter(view.root for view in views)
-        rows += [(view, url, sizes[view.id]) for view in (views if options.all else roots(views))]
+        if options.all:
+            views = await read_views(url, one_of_many=one_of_many)
+            sizes = Counter(view.root for view in views)
+            rows += [(view, url, sizes[view.id]) for view in views]
+        else:
+            rows += [(view, url, size) for view, size in await read_trees(url, one_of_many=one_of_many)]
     if not options.all:
         rows.sort(key=lambda row: row[0].updated_us, reverse=True)
     if options.json:
-        write_now(b"".join(encode_line(view_record(view, url)) for view, url, _ in rows))
-    elif os.isatty(1):
+        for start in range(0, len(rows), _LISTED):
+            some = rows[start : start + _LISTED]
+            write_now(b"".join(encode_line(view_record(view, url)) for view, url, _ in some))
+        return
+    shown = rows[:_LISTED]
+    if os.isatty(1):
         drawn = table("session", "when", "agents", "status", "cost", "task")
-        for view, _, size in rows:
+        for view, _, size in shown:
             drawn.add_row(*(_cell(cell) for cell in _cells(view, size)))
         draw(drawn)
     else:
-        write_now("".join("\t".join(_cells(view, size)) + "\n" for view, _, size in rows).encode())
+        write_now("".join("\t".join(_cells(view, size)) + "\n" for view, _, size in shown).encode())
+    if rest := rows[_LISTED:]:
+        write_error(f"nanotrio: and {_counted(rest)} more; --json lists all {len(rows):,}")
+
+
+def _counted(rows: Sequence[tuple[AgentView, str, int]]) -> str:
+    counts = Counter(status_of(view) for view, _, _ in rows)
+    return ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
 
 
 def _cells(view: AgentView, size: int) -> tuple[str, ...]:

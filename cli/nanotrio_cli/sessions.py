@@ -10,11 +10,12 @@ import msgspec
 from nanotrio import AgentView, read_store
 from nanotrio.errors import NanotrioError, UsageError
 from nanotrio.stores import parse_url
+from nanotrio.swarm.reading import read_roots
 
 from .exits import CommandError, CommandLineError
 from .output import write_error
 
-__all__ = ["Found", "check_url", "find", "newest", "read_views", "roots"]
+__all__ = ["Found", "check_url", "find", "newest", "read_trees", "read_views", "roots"]
 
 _MIN_UUID_CHARACTERS = 4
 _UUID = re.compile(r"[0-9a-fA-F-]+")
@@ -61,6 +62,17 @@ async def read_views(url: str, *, one_of_many: bool) -> list[AgentView]:
     """Return the agents of a store; of one among many that cannot be read, say so and go on without it."""
     try:
         return await read_store(url)
+    except NanotrioError as error:
+        if not one_of_many:
+            raise
+        write_error(f"nanotrio: {error}")
+        return []
+
+
+async def read_trees(url: str, *, one_of_many: bool) -> list[tuple[AgentView, int]]:
+    """Return the roots of a store with the sizes of their trees; as ``read_views`` otherwise."""
+    try:
+        return await read_roots(url)
     except NanotrioError as error:
         if not one_of_many:
             raise

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from ..errors import UsageError
-from .jsonl import JsonlStore
 from .postgres_address import PostgresAddress, parse_postgres_url
 from .sqlite import SqliteStore
 from .store import Store
@@ -103,6 +102,8 @@ async def open_store(url: str, *, read_only: bool = False, fsync: bool = False) 
 
         return await PostgresStore.open(address.server, read_only=read_only)
     if address.scheme == "jsonl":
+        from .jsonl import JsonlStore  # late too, as it is much code
+
         return await JsonlStore.open(address.path, read_only=read_only, fsync=fsync)
     rows = address.scheme == "sqlite+rows"
     return await SqliteStore.open(address.path, read_only=read_only, fsync=fsync, rows=rows)

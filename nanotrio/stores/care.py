@@ -18,7 +18,6 @@ from ..messages import Usage
 from ..records import Record
 from .address import open_store, parse_url
 from .audit import Audit
-from .jsonl import JsonlStore
 from .owner import this_process
 from .pruning import PruneReport, prune_into
 from .rebuilding import rebuild_heads
@@ -370,6 +369,8 @@ async def _made(url: str) -> Store:
 async def _open_damaged(url: str) -> Store:
     address = parse_url(url)
     if address.scheme == "jsonl":
+        from .jsonl import JsonlStore
+
         return await JsonlStore.open(address.path, salvage=True)
     return await open_store(url, read_only=True)
 

@@ -192,7 +192,7 @@ def spawn_alike(
     """
     made: list[Node | Head] = []
     for index, prompt in enumerate(prompts):
-        if parent is not None and runtime.slots.are_rows_due:
+        if parent is not None and runtime.slots.are_rows_due(parent.root.id):
             return [*made, *_spawn_rows(runtime, parent, prompts[index:], name, profile)]
         made.append(spawn_nowait(runtime, parent, prompt, name, profile, session_id))
     return made
@@ -219,7 +219,7 @@ def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: st
         for index, prompt in enumerate(prompts)
     ]
     runtime.burst.make(heads, [encode(head.name, prompt) for head, prompt in zip(heads, prompts, strict=True)])
-    runtime.slots.rows.push_many(first, first_seq, len(heads), RowKind(parent.id, stem, seq))
+    runtime.slots.push_rows(root, first, first_seq, len(heads), RowKind(parent.id, stem, seq))
     for head in heads if crash.here is not None or runtime.watchers.count else ():
         if crash.here is not None:
             crash.here("after-spawn", head.agent)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
 from ..errors import StoreDamagedError, UnknownAgentError
-from ..records import Head
+from ..records import Head, Profile
 from ..session import Session
-from ..stores import Store, open_store, state_of
+from ..stores import Store, open_store, read_tail, state_of
 from .entering import load_sessions, read_profiles
 from .outcome import AgentView
 from .recovery import read_heads, tail_heads
 from .views import view_of_head
 
-__all__ = ["read_session", "read_store"]
+__all__ = ["read_roots", "read_session", "read_store"]
+
+_PAGE = 4_096
 
 
 async def read_store(url: str) -> list[AgentView]:
@@ -23,16 +29,12 @@ async def read_store(url: str) -> list[AgentView]:
     Raises:
         UsageError, StoreError: the address, or what is there, cannot be used.
     """
-    store = await open_store(url, read_only=True)
-    try:
-        heads = await _true_heads(store)
-        try:
-            profiles = await read_profiles(store, {head.profile for head in heads})
-        except StoreDamagedError as error:
-            raise StoreDamagedError(f"{url}: {error}") from error
-        owner = (await store.statistics()).owner
-    finally:
-        await store.aclose()
+    async with _read_only(url) as store:
+        statistics = await store.statistics()
+        _, tail = await tail_heads(store, statistics.heads_seq)
+        heads = await read_heads(store, tail)
+        profiles = await _profiles(store, url, heads)
+        owner = statistics.owner
     owned = owner is not None and state_of(owner) != "dead"
     depths: dict[int, int] = {0: -1}
     views = []
@@ -42,6 +44,27 @@ async def read_store(url: str) -> list[AgentView]:
     return views
 
 
+async def read_roots(url: str) -> list[tuple[AgentView, int]]:
+    """Return the roots of the store at ``url`` in order of id, each with how many agents its tree has.
+
+    As ``read_store`` otherwise, but of a million agents a few thousand are in memory at a time.
+    """
+    async with _read_only(url) as store:
+        statistics = await store.statistics()
+        _, tail = await tail_heads(store, statistics.heads_seq)
+        roots: list[Head] = []
+        sizes: Counter[int] = Counter()
+        async with aclosing(_pages(store, tail)) as pages:
+            async for page in pages:
+                roots += [head for head in page if not head.parent]
+                sizes.update([head.root or head.agent for head in page])
+        profiles = await _profiles(store, url, roots)
+        owner = statistics.owner
+    owned = owner is not None and state_of(owner) != "dead"
+    roots.sort(key=lambda head: head.agent)
+    return [(view_of_head(head, owned=owned, profile=profiles.get(head.profile)), sizes[head.agent]) for head in roots]
+
+
 async def read_session(url: str, agent: int) -> Session:
     """Return one agent's session, whole, as it stands on disk. Checkpoints.
 
@@ -49,17 +72,36 @@ async def read_session(url: str, agent: int) -> Session:
         UnknownAgentError: the store has no such agent.
         UsageError, StoreError: as ``read_store``.
     """
+    async with _read_only(url) as store:
+        tail = await read_tail(store, (await store.statistics()).heads_seq)
+        heads = await store.heads(agents=[agent])
+        last_seq = max([tail.last_seq.get(agent, 0), *[head.last_seq for head in heads]])
+        if not last_seq:
+            raise UnknownAgentError(f"no agent {agent} in {url}; nanotrio ls names those there are")
+        ends = [(last_seq, heads[0].snapshot_seq if heads else 0)]
+        return (await load_sessions(store, [agent], ends))[0]
+
+
+@asynccontextmanager
+async def _read_only(url: str) -> AsyncIterator[Store]:
     store = await open_store(url, read_only=True)
     try:
-        heads = [head for head in await _true_heads(store) if head.agent == agent]
-        if not heads:
-            raise UnknownAgentError(f"no agent {agent} in {url}; nanotrio ls names those there are")
-        head = heads[0]
-        return (await load_sessions(store, [agent], [(head.last_seq, head.snapshot_seq)]))[0]
+        yield store
     finally:
         await store.aclose()
 
 
-async def _true_heads(store: Store) -> list[Head]:
-    _, heads = await tail_heads(store, (await store.statistics()).heads_seq)
-    return await read_heads(store, heads)
+async def _pages(store: Store, tail: dict[int, Head]) -> AsyncGenerator[list[Head], None]:
+    """Yield the true heads of a store, some thousands at a time; those in ``tail`` come last."""
+    after = 0
+    while page := await store.heads(after=after, limit=_PAGE):
+        after = page[-1].agent
+        yield [head for head in page if head.agent not in tail]
+    yield list(tail.values())
+
+
+async def _profiles(store: Store, url: str, heads: Sequence[Head]) -> dict[int, Profile]:
+    try:
+        return await read_profiles(store, {head.profile for head in heads})
+    except StoreDamagedError as error:
+        raise StoreDamagedError(f"{url}: {error}") from error

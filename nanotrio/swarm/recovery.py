@@ -13,6 +13,7 @@ import msgspec
 
 from .. import crash
 from ..errors import UnknownAgentError, UnknownToolError
+from ..later_head import LaterHead
 from ..records import Head, Profile, Settled
 from ..session import Session
 from ..stores import Births, Store, Tail, read_tail
@@ -28,6 +29,9 @@ from .warnings import warn_of_uncertain
 __all__ = ["find_head", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
 
 _SLICE = 256
+_HEADS_SLICE = 4_096
+_SCANNED = 1_024
+"""Records that are read and applied at a time, so that the loop is not held up for long."""
 
 
 async def read_heads(store: Store, tail: dict[int, Head], *, unfinished: bool = False) -> list[Head]:
@@ -38,6 +42,8 @@ async def read_heads(store: Store, tail: dict[int, Head], *, unfinished: bool = 
         after = page[-1].agent
         found.update({head.agent: head for head in page})
     for agent, head in tail.items():
+        if agent in found and found[agent].last_seq > head.last_seq:
+            continue  # its owner has written a newer one meanwhile
         if head.unfinished or not unfinished:
             found[agent] = head
         else:
@@ -62,18 +68,18 @@ async def tail_heads(store: Store, heads_seq: int) -> tuple[Tail, dict[int, Head
     """Return what follows the last true heads, and the heads that the store does not have as they really stand."""
     tail = await read_tail(store, heads_seq)
     agents = list(tail.last_seq)
-    heads: dict[int, Head] = {}
     births = Births()
-    for start in range(0, len(agents), _SLICE):
-        some = agents[start : start + _SLICE]
+    behind: dict[int, Head | None] = {}
+    for start in range(0, len(agents), _HEADS_SLICE):
+        some = agents[start : start + _HEADS_SLICE]
         known = {head.agent: head for head in await store.heads(agents=some)}
-        behind = [agent for agent in some if agent not in known or known[agent].last_seq < tail.last_seq[agent]]
-        ends = [(tail.last_seq[agent], known[agent].snapshot_seq if agent in known else 0) for agent in behind]
-        sessions = await load_sessions(store, behind, ends)
-        profiles = await read_profiles(store, {session.profile for session in sessions})
-        for session in sessions:
-            known[session.agent] = heads[session.agent] = _head_of(session, profiles, known.get(session.agent))
-        births.add(known.values())
+        for agent in some:
+            head = known.get(agent)
+            if head is None or head.last_seq < tail.last_seq[agent]:
+                behind[agent] = head
+        births.add([head for agent, head in known.items() if agent not in behind])
+    heads = await _later_heads(store, heads_seq, tail, behind)
+    births.add(heads.values())
     ancestors = births.ancestors
     for start in range(0, len(ancestors), _SLICE):
         some = ancestors[start : start + _SLICE]
@@ -85,15 +91,51 @@ async def tail_heads(store: Store, heads_seq: int) -> tuple[Tail, dict[int, Head
     return tail, heads
 
 
-def _head_of(session: Session, profiles: dict[int, Profile], known: Head | None) -> Head:
-    profile = profiles.get(session.profile)
-    return msgspec.structs.replace(
-        session.head(),
-        model=profile.model if profile else "",
-        children=known.children if known else 0,
-        descendants=known.descendants if known else 0,
-        counted_agent=known.counted_agent if known else 0,
-    )
+async def _later_heads(store: Store, after: int, tail: Tail, behind: dict[int, Head | None]) -> dict[int, Head]:
+    """Return the heads of agents that are ``behind``: from what is new where that tells, else from the whole chain."""
+    later: dict[int, LaterHead] = {}
+    heads: dict[int, Head] = {}
+    rest: list[int] = []
+    while len(heads) + len(rest) < len(behind):
+        records = await store.scan(after, limit=_SCANNED)
+        for record in records:
+            agent = record.agent
+            if agent not in behind or agent in heads:
+                continue
+            one = later.get(agent)
+            if one is None:
+                one = later[agent] = LaterHead(agent, behind[agent])
+            if not one.last_seq < record.seq <= tail.last_seq[agent]:
+                continue
+            one.apply(record)
+            if record.seq == tail.last_seq[agent]:
+                del later[agent]
+                head = one.head()
+                if head is None:
+                    rest.append(agent)
+                else:
+                    heads[agent] = head
+        after = records[-1].seq
+    for start in range(0, len(rest), _SLICE):
+        some = rest[start : start + _SLICE]
+        formers = [behind[agent] for agent in some]
+        ends = [
+            (tail.last_seq[agent], former.snapshot_seq if former else 0)
+            for agent, former in zip(some, formers, strict=True)
+        ]
+        for session, former in zip(await load_sessions(store, some, ends), formers, strict=True):
+            heads[session.agent] = _head_of(session, former)
+    profiles = await read_profiles(store, {head.profile for head in heads.values() if not head.model})
+    for agent, head in heads.items():
+        if not head.model and head.profile:
+            heads[agent] = msgspec.structs.replace(head, model=profiles[head.profile].model)
+    return heads
+
+
+def _head_of(session: Session, known: Head | None) -> Head:
+    if known is None:
+        return session.head()
+    return session.head(known.model, known.children, known.descendants, known.counted_agent)
 
 
 async def find_head(runtime: Runtime, address: int | str) -> Head:
@@ -156,7 +198,7 @@ async def resume_tree(runtime: Runtime, root: int) -> None:
     nodes = _enter(runtime, loaded)
     runtime.residence.taken_up.add(root)
     runtime.unresumed.forget(root)
-    _restart(runtime, nodes, later)
+    _restart(runtime, root, nodes, later)
 
 
 async def _lineages(runtime: Runtime, root: int, heads: Sequence[Head], rows: Rows) -> list[Head]:
@@ -204,10 +246,10 @@ def _enter(runtime: Runtime, loaded: Sequence[tuple[Entry, Session, Profile]]) -
     return nodes
 
 
-def _restart(runtime: Runtime, nodes: Sequence[Node], rows: Rows) -> None:
+def _restart(runtime: Runtime, root: int, nodes: Sequence[Node], rows: Rows) -> None:
     """Record that unfinished turns are taken up, and queue every unfinished agent."""
     if crash.here is not None:
-        crash.here("before-resume", nodes[0].root.id if nodes else 0)
+        crash.here("before-resume", root)
     warn_of_uncertain(runtime, nodes)
     _report_ended(runtime, nodes)
     for node in nodes:
@@ -220,7 +262,7 @@ def _restart(runtime: Runtime, nodes: Sequence[Node], rows: Rows) -> None:
             )
             runtime.absorb(node, Restart(repeatable))
         runtime.count(node)
-    _take_rows(runtime, rows)
+    _take_rows(runtime, root, rows)
     _end_cut_off(runtime, nodes)
     for node in sorted(nodes, key=lambda node: node.session.status == "pending"):
         if node.session.is_unfinished and node.sealed is None:
@@ -230,7 +272,7 @@ def _restart(runtime: Runtime, nodes: Sequence[Node], rows: Rows) -> None:
     runtime.residence.stir()
     runtime.append()
     if crash.here is not None:
-        crash.here("after-resume", nodes[0].root.id if nodes else 0)
+        crash.here("after-resume", root)
 
 
 def _report_ended(runtime: Runtime, nodes: Sequence[Node]) -> None:
@@ -242,9 +284,9 @@ def _report_ended(runtime: Runtime, nodes: Sequence[Node]) -> None:
             report(runtime, node, (Settled(),))
 
 
-def _take_rows(runtime: Runtime, rows: Rows) -> None:
+def _take_rows(runtime: Runtime, root: int, rows: Rows) -> None:
     """Queue pending agents that stay in the store."""
-    runtime.slots.rows.extend(rows)
+    runtime.slots.extend_rows(root, rows)
     for agent, count in rows.counts().items():
         parent = runtime.nodes[agent]
         parent.rows += count

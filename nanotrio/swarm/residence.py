@@ -323,12 +323,11 @@ class Residence:
     async def _fetch_ahead(self) -> None:
         """Bring in the rows whose turn is next."""
         slots = self._runtime.slots
-        rows = slots.rows
-        start = max(slots.ahead, rows.at)
-        stop = min(start + _SLICE, rows.end)
-        found = [row for row in map(rows.row, range(start, stop)) if row.seq]
+        ahead = slots.places_ahead()
+        found = [row for _, places in ahead for row in map(slots.rows.row, places) if row.seq]
         await self._load([row.agent for row in found])
-        slots.ahead = max(slots.ahead, stop)
+        for line, places in ahead:
+            slots.came_in(line, places[-1])
         slots.hand_on()
 
     async def _load(self, agents: Sequence[int]) -> None:
@@ -437,7 +436,7 @@ class Residence:
 
     def drop_rows(self) -> None:
         """The swarm is interrupted: the store keeps what was pending."""
-        self._runtime.slots.rows.clear()
+        self._runtime.slots.drop_rows()
         self._endings.clear()
         for node in self._runtime.nodes.values():
             node.unfinished_children -= node.rows

@@ -1,10 +1,11 @@
-"""Pending agents that are not in memory: three integers each, first come first served.
+"""Pending agents that are not in memory: three integers each.
 
 Theory of operation
 -------------------
-A row has a *place*, a number that counts up by one and is never given twice. ``at`` is the place of the next row to be
-started, ``end`` the place that the next one will get. A row that is brought into memory is *taken*: it keeps its place
-and the agent is found in the registry from then on, if it still waits. So nothing is ever searched for or moved.
+A row has a *place*, a number that counts up by one and is never given twice. ``at`` is the least place that was not
+*passed*, ``end`` the place that the next one will get; ``lines.py`` says in which order they are passed. A row that is
+brought into memory is *taken*: it keeps its place and the agent is found in the registry from then on, if it still
+waits. So nothing is ever searched for or moved.
 
 Ids count up too, but for a tree that is resumed after a younger one was spawned; each such step begins a *run*, and an
 id is looked for by bisection in every run. What rows have in common (parent, name, profile) is kept once, as a kind.
@@ -24,6 +25,8 @@ __all__ = ["Row", "RowKind", "Rows"]
 
 _SLACK = 4_096
 """So many places that are behind are kept before the arrays are cut."""
+_PASSED = -1
+"""In place of a kind's number."""
 
 
 class RowKind(msgspec.Struct, frozen=True):
@@ -61,11 +64,11 @@ class Rows:
         self._runs = [place]
         self._base = place
         self.at = place
-        """The place of the next row."""
+        """All places before it were passed."""
         self.waiting = 0
-        """Places from there on."""
+        """Places that were not passed."""
         self.left = 0
-        """Rows there that were not taken."""
+        """Rows that were not taken."""
 
     @property
     def end(self) -> int:
@@ -76,8 +79,12 @@ class Rows:
         """Put a pending agent at the end."""
         self.push_many(agent, seq, 1, kind)
 
-    def push_many(self, agent: int, seq: int, count: int, kind: RowKind) -> None:
-        """Put ``count`` alike agents at the end, their ids and records numbered on from ``agent`` and ``seq``."""
+    def push_many(self, agent: int, seq: int, count: int, kind: RowKind) -> int:
+        """Put ``count`` alike agents at the end, their ids and records numbered on from ``agent`` and ``seq``.
+
+        Returns the place of the first.
+        """
+        start = self.end
         number = self._kind_numbers.get(kind)
         if number is None:
             number = self._kind_numbers[kind] = len(self._kinds)
@@ -89,15 +96,27 @@ class Rows:
         self._numbers.extend([number] * count)
         self.waiting += count
         self.left += count
+        return start
 
     def push_head(self, head: Head) -> None:
         """Put a pending agent at the end that has a head."""
-        self.push(head.agent, head.last_seq, RowKind(head.parent, head.name.rpartition(".")[0], head.profile))
+        stem = head.name.rpartition(".")[0]
+        kind = self._kinds[self._numbers[-1]] if self._numbers and self._numbers[-1] >= 0 else None
+        if kind is None or (kind.parent, kind.profile, kind.stem) != (head.parent, head.profile, stem):
+            self.push(head.agent, head.last_seq, RowKind(head.parent, stem, head.profile))
+            return
+        if head.agent < self._agents[-1]:
+            self._runs.append(self.end)
+        self._agents.append(head.agent)
+        self._seqs.append(head.last_seq)
+        self._numbers.append(self._numbers[-1])
+        self.waiting += 1
+        self.left += 1
 
     def extend(self, other: Rows) -> None:
         """Put the rows of ``other``, of which none was passed, at the end; of a million this is quick."""
         shift, offset = self.end - other.at, len(self._kinds)
-        if self._agents and other.waiting and other.first()[0] < self._agents[-1]:
+        if self._agents and other._agents and other._agents[0] < self._agents[-1]:
             self._runs.append(self.end)
         self._runs += [start + shift for start in other._runs[1:]]
         self._agents.extend(other._agents)
@@ -113,7 +132,7 @@ class Rows:
         """Return how many rows each parent has that were not taken; of many rows this is quick."""
         start = self.at - self._base
         numbers = self._numbers[start:]
-        if self.left < self.waiting:
+        if self.left < len(numbers):
             numbers = array("q", [number for number, seq in zip(numbers, self._seqs[start:], strict=True) if seq])
         counts: dict[int, int] = {}
         for number, count in Counter(numbers).items():
@@ -149,22 +168,27 @@ class Rows:
         self._seqs[place - self._base] = 0
         self.left -= 1
 
-    def first(self) -> tuple[int, bool]:
-        """Return the id at ``at``, and whether it was taken."""
-        index = self.at - self._base
+    def peek(self, place: int) -> tuple[int, bool]:
+        """Return the id at ``place``, which was not passed, and whether it was taken."""
+        index = place - self._base
         return self._agents[index], not self._seqs[index]
 
-    def pass_first(self) -> None:
-        """The row at ``at``, which was taken, is done with."""
-        self.at += 1
+    def pass_over(self, place: int) -> None:
+        """The row at ``place``, which was taken and not passed, is done with."""
+        numbers = self._numbers
+        numbers[place - self._base] = _PASSED
         self.waiting -= 1
         if not self.waiting:
             self.clear()
-        elif self.at - self._base >= _SLACK and (self.at - self._base) * 2 >= len(self._agents):
-            cut = self.at - self._base
-            del self._agents[:cut], self._seqs[:cut], self._numbers[:cut]
-            self._base = self.at
-            self._runs = [self.at, *[start for start in self._runs if start > self.at]]
+        elif place == self.at:
+            index, size = place + 1 - self._base, len(numbers)
+            while index < size and numbers[index] == _PASSED:
+                index += 1
+            self.at = self._base + index
+            if index >= _SLACK and index * 2 >= size:
+                del self._agents[:index], self._seqs[:index], numbers[:index]
+                self._base = self.at
+                self._runs = [self.at, *[start for start in self._runs if start > self.at]]
 
     def clear(self) -> None:
         """Forget all rows; places go on counting."""

@@ -256,7 +256,8 @@ class Swarm:
     async def resume_all(self) -> list[Agent]:
         """Resume every root that has unfinished agents; return the roots' handles."""
         self._check_open()
-        return [await self.resume(root) for root in self._runtime.unresumed.roots()]
+        with self._runtime.slots.children_held():  # else those of the first root take what interrupted ones are to have
+            return [await self.resume(root) for root in self._runtime.unresumed.roots()]
 
     async def flush(self) -> None:
         """Wait until everything that happened so far is durable. Checkpoints."""

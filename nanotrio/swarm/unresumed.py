@@ -26,7 +26,10 @@ class Unresumed:
         """Take note of an unfinished agent."""
         if head.status == "pending" and head.parent:
             if self._shown >= self.max_shown:
-                self._rows.setdefault(head.root, Rows()).push_head(head)
+                rows = self._rows.get(head.root)
+                if rows is None:
+                    rows = self._rows[head.root] = Rows()
+                rows.push_head(head)
                 return
             self._shown += 1
         self._heads.setdefault(head.root, []).append(head)

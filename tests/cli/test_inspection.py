@@ -5,6 +5,10 @@ import os
 import sqlite3
 from contextlib import closing
 
+import trio
+
+import nanotrio
+from nanotrio.models import ScriptedModel, reply_text
 from tests.cli.conftest import Command
 from tests.invocation import COMMAND
 from tests.terminal import open_terminal
@@ -40,6 +44,27 @@ def test_nothing_yet_is_nothing(command: Command) -> None:
 
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert not command.data.exists()
+
+
+def test_of_many_sessions_the_first_are_listed_and_the_others_counted(command: Command) -> None:
+    url = f"sqlite:{command.directory}/many.db"
+
+    async def fill() -> None:
+        model = ScriptedModel(lambda _: reply_text("ok"))
+        async with nanotrio.open_swarm(store=url, model=model, environment={}) as swarm:
+            agents = [await swarm.spawn("hello") for _ in range(203)]
+            await agents[0].spawn_many(["child"] * 2)
+            for agent in agents:
+                await agent.wait()
+
+    trio.run(fill)
+    done = command.run("ls", "--store", url)
+    assert len(done.stdout.splitlines()) == 200
+    assert done.stderr.decode() == "nanotrio: and 3 completed more; --json lists all 203\n"
+    assert len(command.run("ls", "--store", url, "--json").stdout.splitlines()) == 203
+    assert "all 205" in command.run("ls", "--all", "--store", url).stderr.decode()
+    sizes = [line.split("\t")[2] for line in done.stdout.decode().splitlines()]
+    assert set(sizes) - {"3"} == {"1"}
 
 
 def test_one_bad_file_does_not_hide_the_others(command: Command) -> None:

@@ -55,10 +55,10 @@ def test_rows_are_found_taken_and_passed_whatever_the_order_of_their_ids() -> No
                     rows.take(place)
                     model[index][1] = 0
             case _ if model:
-                assert rows.first() == (model[0][0], not model[0][1])
+                assert rows.peek(rows.at) == (model[0][0], not model[0][1])
                 if model[0][1]:
                     rows.take(rows.at)
-                rows.pass_first()
+                rows.pass_over(rows.at)
                 del model[0]
         assert (rows.waiting, rows.left) == (len(model), sum(bool(each[1]) for each in model)) or agent % 50
     more = Rows()
@@ -123,7 +123,7 @@ async def test_a_row_that_is_addressed_comes_in_and_keeps_its_place(autojump_clo
         return late(1, "done")
 
     async with tight(by_task(root=[reply_text("ok")], child=child), max_active=1) as swarm:
-        swarm._runtime.slots.ahead = 1_000_000  # nobody is brought in before its turn but who is addressed
+        swarm._runtime.slots.ahead = 0  # nobody is brought in but who is addressed
         root = await swarm.spawn("root go")
         await trio.sleep(1)
         kids = await root.spawn_many([f"child {number}" for number in range(10)], name="kid")
@@ -136,7 +136,7 @@ async def test_a_row_that_is_addressed_comes_in_and_keeps_its_place(autojump_clo
             await kids[5].send("x")
         with pytest.raises(UsageError, match="has not ended a turn"):
             await kids[8].fork()
-        swarm._runtime.slots.ahead = 0
+        swarm._runtime.slots.ahead = 8
         swarm._runtime.residence.stir()
         await root.wait()
         assert [line.split()[1] for line in asked] == ["0", "1", "2", "3", "4", "6", "7", "8", "9"]

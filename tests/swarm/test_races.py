@@ -57,7 +57,12 @@ async def test_the_end_of_a_pending_child_wakes_a_parent_without_a_task(autojump
 async def test_an_agent_that_stands_in_the_queue_twice_takes_one_slot() -> None:
     slots = Slots(2, Pump(), lambda _: None, lambda: True)
     first, second, twice = nodes = [
-        cast(Any, SimpleNamespace(is_queued=False, has_slot=False, unfinished_children=0, session=Session(number)))
+        cast(
+            Any,
+            SimpleNamespace(
+                is_queued=False, has_slot=False, unfinished_children=0, parent=None, session=Session(number)
+            ),
+        )
         for number in range(3)
     ]
     for node in nodes:
