@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-__all__ = ["NO_MAIL", "Mail", "render_mails", "task_of"]
+__all__ = ["NO_MAIL", "Mail", "count_letters", "render_mails", "task_of"]
 
 _MAX_NOTICE_CHARACTERS = 4_000
 _MAX_TASK_CHARACTERS = 80
@@ -35,6 +35,11 @@ class Mail(msgspec.Struct, frozen=True, gc=False):
 
 NO_MAIL = cast("list[Mail]", ())
 """An empty box, the same for all: most sessions have one for most of their life. Never appended to."""
+
+
+def count_letters(mails: Iterable[Mail]) -> int:
+    """Count what others wrote; the ends of children are no letters, and their number is bounded by other means."""
+    return sum([mail.kind != "child" for mail in mails])
 
 
 def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:

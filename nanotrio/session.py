@@ -33,7 +33,7 @@ from . import records as facts
 from .errors import RecordError
 from .fact_form import decode_facts
 from .limits import Limits
-from .mail import NO_MAIL, Mail, render_mails, task_of
+from .mail import NO_MAIL, Mail, count_letters, render_mails, task_of
 from .messages import Message, Text, ToolCall, ToolResult, Usage
 from .open_turn import NO_CALLS, Ended, OpenCall, Turn
 from .packing import decode_state, encode_state, pack_messages, unpack_messages
@@ -65,6 +65,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     messages: list[Message] = []
     """What was said, but for the first ``evicted`` messages."""
     unread: list[Mail] = NO_MAIL
+    letters: int = 0  # as ``count_letters`` has it
     turn: Turn | None = None
     turns: int = 0
     """Turns begun."""
@@ -292,10 +293,10 @@ def _mail_arrived(session: Session, fact: facts.MailArrived) -> None:
 
 def _put(session: Session, mail: Mail) -> None:
     session.grown_bytes += len(mail.text)
-    if session.unread:
-        session.unread.append(mail)
-    else:
-        session.unread = [mail]
+    session.letters += mail.kind != "child"
+    if not session.unread:
+        session.unread = []
+    session.unread.append(mail)
 
 
 def _child_ended(session: Session, fact: facts.ChildEnded) -> None:
@@ -312,10 +313,8 @@ def _child_ended(session: Session, fact: facts.ChildEnded) -> None:
 
 def _take(session: Session, wanted: Callable[[Mail], bool]) -> list[Mail]:
     taken = [mail for mail in session.unread if wanted(mail)]
-    if len(taken) < len(session.unread):
-        session.unread = [mail for mail in session.unread if not wanted(mail)]
-    else:
-        session.unread = NO_MAIL
+    session.letters -= count_letters(taken)
+    session.unread = [mail for mail in session.unread if not wanted(mail)] or NO_MAIL
     return taken
 
 
@@ -330,7 +329,7 @@ def _turn_started(session: Session, fact: facts.TurnStarted) -> None:
     session.status = "running"
     unread = session.unread
     if not unread or unread[-1].seq <= fact.read_seq:
-        session.unread = NO_MAIL
+        session.unread, session.letters = NO_MAIL, 0
         _tell(session, unread)
     else:
         _tell(session, _take(session, lambda mail: mail.seq <= fact.read_seq))
@@ -471,6 +470,7 @@ def _snapshot(session: Session, fact: facts.Snapshot) -> None:
         state = decode_state(fact.state, Session)
         for field in Session.__struct_fields__:
             setattr(session, field, getattr(state, field))
+        session.letters = count_letters(session.unread)  # which a former version did not write down
     session.snapshot_seq, session.snapshot_records = session.last_seq, session.records
     session.snapshot_bytes, session.grown_bytes = len(fact.state), 0
 

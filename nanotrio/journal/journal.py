@@ -29,7 +29,8 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import outcome
@@ -41,7 +42,7 @@ from ..records import Head, Record
 from ..stores.store import Batch, Store, Tenure
 from ..stores.tail import Tail
 from .contents import Contents
-from .due import DueHeads
+from .due import DueHeads, Elsewhere, Here
 from .limits import JournalLimits, JournalStatistics
 
 __all__ = ["Journal"]
@@ -57,9 +58,11 @@ _Waiters: TypeAlias = dict[trio.lowlevel.Task, int]
 class Journal:
     """The one way records go into a store.
 
-    ``heads`` is asked, on the loop, for the live heads of some agents, and returns one for each: of every agent that
-    had a record since the journal began, ended ones included, and of those in ``tail``, which is what the store holds
-    after its last true heads (``read_tail``). ``committed`` is told after each commit which heads it held.
+    ``heads`` is asked, on the loop, for the live heads of some agents: of every agent that had a record since the
+    journal began, ended ones included, and of those in ``tail``, which is what the store holds after its last true
+    heads (``read_tail``). Those that it leaves out are asked of ``elsewhere``, which may read the store; what that does
+    not have yet ``due.given`` has. Between them they return one for each. Where it raises ``StoreError`` it is
+    asked again. ``committed`` is told after each commit which heads it held.
 
     Attributes that may be read at any time, each cheaper than the method that waits for it:
         next_seq, durable_seq: the number the next record will get; up to which all are committed.
@@ -73,14 +76,14 @@ class Journal:
         self,
         store: Store,
         tenure: Tenure,
-        heads: Callable[[Iterable[int]], list[Head]],
+        heads: Here,
         *,
+        elsewhere: Elsewhere | None = None,
         tail: Tail | None = None,
         limits: JournalLimits | None = None,
         committed: Callable[[Sequence[Head]], None] | None = None,
     ) -> None:
         self._store = store
-        self._heads = heads
         self._committed = committed
         self.limits = limits or JournalLimits()
         self.next_seq = tenure.last_seq + 1
@@ -101,9 +104,7 @@ class Journal:
         self._renew_seconds = tenure.renew_seconds
         self._renew_at = math.inf
 
-        self.due = DueHeads()
-        self._round: list[int] = []
-        self._ready_heads: list[Head] = []
+        self.due = DueHeads(heads, elsewhere)
         self._round_seq: int | None = None
         self._flush_seq = 0
         self._contents = Contents(self.limits.max_contents)
@@ -346,59 +347,58 @@ class Journal:
 
     async def _write(self) -> None:
         """Commit one batch, again and again until the store takes it or has failed for good."""
-        if self._flight is None:
-            await self._gather_heads()
+        if self._flight is None and await self._gather_heads():
             self._flight = self._cut()
         if self._flight is None:
             return
         batch = self._flight
         crash.pass_commit("before", batch.records, batch.heads)
-        pause = _RETRY_FIRST_SECONDS
-        while True:
-            try:
-                await self._store.commit(batch)
-                break
-            except (FencedError, StoreDamagedError) as error:
-                self._fail(error)
-                return
-            except StoreError as error:
-                self._tell(str(error))
-                await trio.sleep(pause)
-                if self._gave_up:
-                    return
-                pause = min(pause * 2, _RETRY_LAST_SECONDS)
+        if not await self._insist(partial(self._store.commit, batch)):
+            return
         crash.pass_commit("after", batch.records, batch.heads)
         self._settle(batch)
         crash.pass_point("before-acknowledgement", self.durable_seq)
         await self._wake_waiters()
         crash.pass_point("after-acknowledgement", self.durable_seq)
 
-    async def _gather_heads(self) -> None:
-        """Begin a round where one is due, and take heads for the next batch, in slices so the loop is not held up."""
-        if self._round_seq is None and (
-            self._flush_seq > self.heads_seq or self.next_seq - 1 - self.heads_seq >= self.limits.heads_records
-        ):
-            self._round = self.due.begin_round()
+    async def _insist(self, act: Callable[[], Awaitable[None]]) -> bool:
+        """Do it again and again until it is done; return False where it has failed for good, or was given up."""
+        pause = _RETRY_FIRST_SECONDS
+        while True:
+            try:
+                await act()
+            except (FencedError, StoreDamagedError) as error:
+                self._fail(error)
+                return False
+            except StoreError as error:
+                self._tell(str(error))
+                await trio.sleep(pause)
+                if self._gave_up:
+                    return False
+                pause = min(pause * 2, _RETRY_LAST_SECONDS)
+            else:
+                return True
+
+    async def _gather_heads(self) -> bool:
+        """Begin a round where one is due, and have heads ready, in slices; return False where that failed for good."""
+        is_due = self._flush_seq > self.heads_seq or self.next_seq - 1 - self.heads_seq >= self.limits.heads_records
+        if self._round_seq is None and is_due:
+            self.due.begin_round()
             self._round_seq = self.next_seq - 1
-        while self._round:
-            agents = self._round[-self.limits.heads_slice :]
-            heads = self._heads(agents)
-            if len(heads) < len(agents):
-                missing = set(agents).difference([head.agent for head in heads])
-                raise RuntimeError(f"no heads for agents {sorted(missing)[:10]}, which have records")
-            del self._round[-self.limits.heads_slice :]
-            self._ready_heads += heads
-            if len(self._ready_heads) >= self._queued_records // 2:
+        while self.due.has_left:
+            if not await self._insist(partial(self.due.ask, self.limits.heads_slice)):
+                return False
+            if self.due.ready >= self._queued_records // 2:
                 break
             await trio.lowlevel.checkpoint()
+        return True
 
     def _cut(self) -> Batch | None:
         """Take the next batch off the queue, None where there is nothing to write."""
         records, self._flight_bytes = self._take_groups(whole=self._round_seq is not None)
-        heads, self._ready_heads, heads_seq = self._ready_heads, [], None
-        if records:
-            heads += self.due.given_up_to(records[-1].seq)
-        if self._round_seq is not None and not self._round:
+        heads = self.due.take(records[-1].seq if records else self.durable_seq)
+        heads_seq: int | None = None
+        if self._round_seq is not None and not self.due.has_left:
             heads_seq, self._round_seq = self._round_seq, None
         if not records and not heads and heads_seq is None and trio.current_time() < self._renew_at:
             return None

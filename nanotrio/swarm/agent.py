@@ -128,7 +128,12 @@ class Agent:
             raise UsageError("the text is empty; nothing was sent")
         self._swarm._check_open()  # noqa: SLF001
         await self._runtime.journal.room()
-        deliver(self._runtime, await self._here(), kind, None, text)
+        row_mail = self._runtime.residence.row_mail
+        row = row_mail.open_row(self.id) if self._node is None else None
+        if row is not None:
+            row_mail.deliver(row, kind, None, text)
+        else:
+            deliver(self._runtime, await self._here(), kind, None, text)
         await self._runtime.journal.durable(self._runtime.append())
 
     async def fork(self) -> Agent:

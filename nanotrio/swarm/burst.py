@@ -55,6 +55,12 @@ class Burst:
         entry += facts
         session.apply_facts(facts)
 
+    def extend(self, agent: int, prev: int, facts: Sequence[Fact]) -> tuple[int, int]:
+        """Add a record to the chain of an agent that is not held in memory; return its number and time."""
+        seq, at_us = self.begin()
+        self._rows.append((prev, agent, facts))
+        return seq, at_us
+
     def begin(self) -> tuple[int, int]:
         """Return the number that the group's next record will have, and the time of the group."""
         if not self._rows:

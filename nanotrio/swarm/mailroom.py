@@ -13,14 +13,14 @@ import trio
 
 from .. import crash
 from ..errors import ClosedError, LimitError
-from ..mail import Mail
+from ..limits import Limits
 from ..messages import clean_text
 from ..records import MailArrived, MailKind, MailReturned
 from .node import Node
 from .pump import Parked, Pump
 from .runtime import Runtime
 
-__all__ = ["Waiter", "deliver", "return_unread", "wait_for"]
+__all__ = ["Waiter", "deliver", "return_unread", "wait_for", "write_mail"]
 
 
 class Waiter:
@@ -98,34 +98,38 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
         raise ClosedError(f"{to.name} is closed and takes no mail; resume it first, or write to another")
     if not session.task and kind != "prompt":
         raise ClosedError(f"{to.name} only holds its children and reads no mail; write to another")
-    limits = to.limits
-    if len(session.unread) >= limits.max_mailbox and _letters(session.unread) >= limits.max_mailbox:
-        raise LimitError(
-            f"max_mailbox of {to.name} is reached: {limits.max_mailbox} mails wait unread; let it read them first",
-            bound="max_mailbox",
-            value=limits.max_mailbox,
-            holder=to.name,
-        )
-    if len(text) > limits.max_message_bytes or len(text.encode(errors="replace")) > limits.max_message_bytes:
-        raise LimitError(
-            f"max_message_bytes of {to.name} is {limits.max_message_bytes}, and the text is longer; "
-            "put it into a file and send the path",
-            bound="max_message_bytes",
-            value=limits.max_message_bytes,
-            holder=to.name,
-        )
-    text = runtime.redactor.text(clean_text(text))
-    mail = MailArrived(kind, sender.id if sender else 0, text, sender.name if sender else "")
-    runtime.record(to, (mail,))
+    runtime.record(to, (write_mail(runtime, to.name, to.limits, session.letters, kind, sender, text),))
     if crash.here is not None:
         crash.here("after-mail", to.id)
     runtime.wake(to)
     return session.last_seq
 
 
-def _letters(unread: Sequence[Mail]) -> int:
-    """Count what others wrote; the ends of children are no letters, and their number is bounded by other means."""
-    return sum(mail.kind != "child" for mail in unread)
+def write_mail(
+    runtime: Runtime, name: str, limits: Limits, letters: int, kind: MailKind, sender: Node | None, text: str
+) -> MailArrived:
+    """Return the mail to an agent, as it is recorded, where ``letters`` wait for it already.
+
+    Raises:
+        LimitError: as ``deliver``.
+    """
+    if letters >= limits.max_mailbox:
+        raise LimitError(
+            f"max_mailbox of {name} is reached: {limits.max_mailbox} mails wait unread; let it read them first",
+            bound="max_mailbox",
+            value=limits.max_mailbox,
+            holder=name,
+        )
+    if len(text) > limits.max_message_bytes or len(text.encode(errors="replace")) > limits.max_message_bytes:
+        raise LimitError(
+            f"max_message_bytes of {name} is {limits.max_message_bytes}, and the text is longer; "
+            "put it into a file and send the path",
+            bound="max_message_bytes",
+            value=limits.max_message_bytes,
+            holder=name,
+        )
+    text = runtime.redactor.text(clean_text(text))
+    return MailArrived(kind, sender.id if sender else 0, text, sender.name if sender else "")
 
 
 def return_unread(runtime: Runtime, node: Node) -> None:

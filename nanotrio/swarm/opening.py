@@ -214,7 +214,12 @@ async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
     runtime.owner_token = f"{runtime.token}-{tenure.epoch}"
     runtime.residence = Residence(runtime)
     behind = msgspec.structs.replace(tail, last_seq={agent: head.last_seq for agent, head in heads.items()})
-    runtime.journal = Journal(store, tenure, runtime.dirty_heads, tail=behind, committed=runtime.residence.committed)
+    runtime.journal = Journal(
+        *(store, tenure, runtime.dirty_heads),
+        elsewhere=runtime.residence.row_mail.heads,
+        tail=behind,
+        committed=runtime.residence.committed,
+    )
     runtime.burst = Burst(runtime.journal)
     runtime.next_agent = max(tenure.last_agent, tail.last_agent) + 1
     runtime.cold = heads

@@ -15,7 +15,8 @@ journal has written it. What it spent is in its ancestors' ledgers already.
 
 Pending agents beyond some hundreds never were in memory: they are ``rows`` of the slots, unfinished children of a node
 that counts them. The next few hundred are brought in before their turn; one that is addressed is brought in by itself
-and keeps its place. Their parents are unfinished, so they are in memory always.
+and keeps its place, but for mail, which needs no node (``row_mail``). Their parents are unfinished, so they are in
+memory always.
 
 A subtree that is cancelled may have many thousand rows. ``end_rows`` says that all rows below a parent are to be ended;
 they are set aside and then brought in and closed a slice at a time, with the same records as any other agent. An
@@ -43,6 +44,7 @@ from .mailroom import Waiter, deliver
 from .node import Node
 from .pump import Parked
 from .row_endings import RowEndings
+from .row_mail import RowMail
 from .settling import end_sealed
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ class Residence:
         self._returns: list[tuple[int, str]] = []
         """Texts for senders that are not in memory: what they wrote was not read."""
         self._endings = RowEndings()
+        self.row_mail = RowMail(runtime, self._endings)
         self._parked: Parked | None = None
 
     # Leaving.
@@ -128,6 +131,7 @@ class Residence:
 
     def committed(self, heads: Sequence[Head]) -> None:
         """The journal has written these heads."""
+        self.row_mail.committed(heads)
         cold, due = self._runtime.cold, self._runtime.journal.due
         if cold:
             for head in heads:
@@ -346,6 +350,14 @@ class Residence:
             else:
                 others.append(agent)
         runtime.append()
+        self.row_mail.load_begins([entry.agent for entry in entries])
+        try:
+            await self._enter(entries, others)
+        finally:
+            self.row_mail.load_ends()
+
+    async def _enter(self, entries: list[Entry], others: Sequence[int]) -> None:
+        runtime = self._runtime
         if entries:
             await runtime.journal.durable(max([entry.last_seq for entry in entries]))
         entries += [Entry(head.agent, head.last_seq, head.snapshot_seq, head) for head in await self._heads(others)]
@@ -355,6 +367,8 @@ class Residence:
                 continue
             if entry.head is None and not self.is_row(entry.agent):
                 continue  # the swarm was interrupted meanwhile
+            if entry.head is None:
+                self.row_mail.catch_up(session)
             node = enter(runtime, session, profile, entry.head)
             runtime.cold.pop(entry.agent, None)
             if entry.head is not None:
@@ -389,6 +403,7 @@ class Residence:
         rows = runtime.slots.rows
         agent, parent = node.id, node.parent
         assert parent is not None
+        self.row_mail.entered(agent)
         parent.rows -= 1
         node.is_counted = True
         node.waiters = self.waiters.pop(agent, None)

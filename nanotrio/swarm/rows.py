@@ -7,6 +7,9 @@ A row has a *place*, a number that counts up by one and is never given twice. ``
 brought into memory is *taken*: it keeps its place and the agent is found in the registry from then on, if it still
 waits. So nothing is ever searched for or moved.
 
+A row gets mail as it is: its last record becomes another one, and ``letters`` says how many mails wait for the agent,
+where it is more than the prompt. Of one that was written to before the store was opened that is not known: it is 0.
+
 Ids count up too, but for a tree that is resumed after a younger one was spawned; each such step begins a *run*, and an
 id is looked for by bisection in every run. What rows have in common (parent, name, profile) is kept once, as a kind.
 """
@@ -50,7 +53,19 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 class Rows:
     """The pending agents of one swarm that are not in memory."""
 
-    __slots__ = ("_agents", "_base", "_kind_numbers", "_kinds", "_numbers", "_runs", "_seqs", "at", "left", "waiting")
+    __slots__ = (
+        "_agents",
+        "_base",
+        "_kind_numbers",
+        "_kinds",
+        "_numbers",
+        "_runs",
+        "_seqs",
+        "at",
+        "left",
+        "letters",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self._begin(0)
@@ -63,6 +78,8 @@ class Rows:
         self._kind_numbers: dict[RowKind, int] = {}
         self._runs = [place]
         self._base = place
+        self.letters: dict[int, int] = {}
+        """Mails that wait for rows that have further ones than the prompt, by agent."""
         self.at = place
         """All places before it were passed."""
         self.waiting = 0
@@ -100,6 +117,8 @@ class Rows:
 
     def push_head(self, head: Head) -> None:
         """Put a pending agent at the end that has a head."""
+        if head.updated_us != head.created_us:
+            self.letters[head.agent] = 0
         stem = head.name.rpartition(".")[0]
         kind = self._kinds[self._numbers[-1]] if self._numbers and self._numbers[-1] >= 0 else None
         if kind is None or (kind.parent, kind.profile, kind.stem) != (head.parent, head.profile, stem):
@@ -125,6 +144,7 @@ class Rows:
         self._kinds += other._kinds
         for index, kind in enumerate(other._kinds, offset):
             self._kind_numbers.setdefault(kind, index)
+        self.letters.update(other.letters)
         self.waiting += other.waiting
         self.left += other.left
 
@@ -167,6 +187,14 @@ class Rows:
         """The row is brought into memory, or ended; its place stays."""
         self._seqs[place - self._base] = 0
         self.left -= 1
+        if self.letters:
+            self.letters.pop(self._agents[place - self._base], None)
+
+    def write_to(self, place: int, seq: int) -> None:
+        """The row got a mail, record ``seq``."""
+        agent = self._agents[place - self._base]
+        self._seqs[place - self._base] = seq
+        self.letters[agent] = self.letters.get(agent, 1) + 1
 
     def peek(self, place: int) -> tuple[int, bool]:
         """Return the id at ``place``, which was not passed, and whether it was taken."""

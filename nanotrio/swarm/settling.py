@@ -113,12 +113,7 @@ def rest(runtime: Runtime, node: Node) -> None:
 def has_ends_to_gather(node: Node) -> bool:
     """Whether all that is new are ends of children, and more of them are to be expected: they are told together."""
     session = node.session
-    return (
-        node.unfinished_children > 0
-        and session.turn is None
-        and bool(session.unread)
-        and all(mail.kind == "child" for mail in session.unread)
-    )
+    return node.unfinished_children > 0 and session.turn is None and bool(session.unread) and not session.letters
 
 
 def _close(runtime: Runtime, node: Node) -> None:

@@ -20,6 +20,7 @@ from .growing import MAX_DIGITS, check_budget, check_prompt, check_room, listed,
 from .mailroom import deliver
 from .node import Node
 from .result import check_result, check_schema
+from .row_mail import OpenRow
 from .runtime import Runtime
 from .waiting import status_of
 
@@ -94,7 +95,10 @@ class SwarmTree:
         """Deliver a text within the sender's root."""
         runtime = self._runtime
         node = runtime.nodes[sender]
-        recipient = self._resolve(node, to)
+        recipient = self._find(node, to)
+        if isinstance(recipient, OpenRow):
+            runtime.residence.row_mail.deliver(recipient, "text", node, text)
+            return recipient.name
         if recipient is node:
             raise ToolError("that is yourself; name another agent")
         deliver(runtime, recipient, "text", node, text)
@@ -105,6 +109,13 @@ class SwarmTree:
         return self._resolve(self._runtime.nodes[agent], address).id
 
     def _resolve(self, node: Node, address: str) -> Node:
+        """Return the agent of the same root that is called so, in memory; errors are those of ``_find``."""
+        found = self._find(node, address)
+        if isinstance(found, OpenRow):
+            raise Absent((found.agent,))
+        return found
+
+    def _find(self, node: Node, address: str) -> Node | OpenRow:
         """Return the agent of the same root that is called so.
 
         Raises:
@@ -116,7 +127,8 @@ class SwarmTree:
         number = address.rpartition(".")[2]
         if number.isdecimal() and len(number) <= MAX_DIGITS:
             found = self._here(int(number))
-            if found is not None and found.root is node.root and address in (found.name, number):
+            root = found.root.id if isinstance(found, Node) else found.root if found is not None else 0
+            if found is not None and root == node.root.id and address in (found.name, number):
                 return found
             raise ToolError(f"no agent {address!r} in this tree; list_agents names those below you")
         parents = [each for each in (node.parent, node) if each is not None]
@@ -133,16 +145,17 @@ class SwarmTree:
             raise ToolError(f"{len(live)} agents are called {address!r}: {names}; use one of these names")
         raise ToolError(f"no agent is called {address!r} here; list_agents names those below you")
 
-    def _here(self, agent: int) -> Node | None:
-        """Return an agent of any tree that is there; None where there is none.
+    def _here(self, agent: int) -> Node | OpenRow | None:
+        """Return an agent of any tree that is in memory, or takes mail as it is; None where there is none.
 
         Raises:
             Absent: it may be in the store.
         """
-        node = self._runtime.residence.here(agent)
-        if node is None and agent not in self._sought and 0 < agent < self._runtime.next_agent:
+        residence = self._runtime.residence
+        found = residence.here(agent) or residence.row_mail.open_row(agent)
+        if found is None and agent not in self._sought and 0 < agent < self._runtime.next_agent:
             raise Absent((agent,))
-        return node
+        return found
 
     @contextmanager
     def without(self, agents: Sequence[int]) -> Iterator[None]:
