@@ -65,10 +65,11 @@ class Conversation:
     """What a script is shown: the request, decoded as far as it is asked for."""
 
     # Plain slots: functools.cached_property takes a lock at each first use.
-    __slots__ = ("_body", "_head", "_last", "_steps")
+    __slots__ = ("_body", "_head", "_head_end", "_last", "_steps")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self._head_end = body.find(b"\n")
         self._head: _Head | None = None
         self._last: Message | None = None
         self._steps = -1
@@ -83,7 +84,7 @@ class Conversation:
     @property
     def first(self) -> Message:
         """The first message; decoded at each use."""
-        start = self._body.index(b"\n") + 1
+        start = self._head_end + 1
         end = self._body.find(b"\n", start)
         return _decode_message(self._body[start : end if end >= 0 else None])
 
@@ -97,7 +98,7 @@ class Conversation:
         """The number of the assistant's messages so far, so 0 for the first request."""
         if self._steps < 0:
             # The head is passed over first: looking for one byte is far quicker than for thirteen.
-            self._steps = self._body.count(_ASSISTANT_LINE, max(0, self._body.find(b"\n")))
+            self._steps = self._body.count(_ASSISTANT_LINE, max(0, self._head_end))
         return self._steps
 
     @property
@@ -137,7 +138,7 @@ class Conversation:
 
     def _decoded_head(self) -> _Head:
         if self._head is None:
-            self._head = _decode_head(self._body[: self._body.find(b"\n") if b"\n" in self._body else None])
+            self._head = _decode_head(self._body[: self._head_end if self._head_end >= 0 else None])
         return self._head
 
 
@@ -188,7 +189,7 @@ class ScriptedCodec:
 
     def encode_message(self, message: Message, model: str) -> bytes:
         """Return one line, without its end; thinking is kept only where ``message.model`` is ``model``."""
-        if message.model != model:
+        if message.role == "assistant" and message.model != model:
             for part in message.parts:
                 if isinstance(part, Thinking):
                     kept = tuple(part for part in message.parts if not isinstance(part, Thinking))

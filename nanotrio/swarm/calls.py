@@ -39,7 +39,7 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
     Cancelled while the call is in flight, what it may have cost is recorded as uncertain, unless the subtree was
     interrupted: then nothing is written.
     """
-    admitted = await _admit(runtime, node)
+    admitted = _admit_at_once(runtime, node) or await _admit(runtime, node)
     if admitted is None:
         return
     body, amount = admitted
@@ -73,9 +73,29 @@ async def ask_model(runtime: Runtime, node: Node) -> None:
         raise
     else:
         try:
-            await runtime.pump.turn()
+            if not runtime.pump.take_turn():
+                await runtime.pump.turn()
         finally:  # paid is paid: a cancel that comes between reply and turn does not lose it
             _replied(runtime, node, reply, body_bytes, amount)
+
+
+def _admit_at_once(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
+    """What ``_admit`` does where nothing has to be waited for, as nearly always; None where something has."""
+    model, session = node.model, node.session
+    if model.name in runtime.gates:
+        return None
+    session.unpack()
+    if session.evicted:
+        return None
+    max_tokens = node.limits.max_output_tokens
+    body = _encode(runtime, node, max_tokens)
+    if model.price is None:
+        return body, 0
+    amount = _worst_case(node, body, model.price, max_tokens)
+    if node.ledger.refusing(amount) is not None:
+        return None
+    node.ledger.reserve(amount)
+    return body, amount
 
 
 async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
@@ -109,12 +129,15 @@ def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount
     cost = price.cost_nano(usage) if price else None
     if crash.here is not None:
         crash.here("after-model-reply", node.id)
-    warn(runtime, node, node.ledger.settle(amount, cost or 0))
+    if passed := node.ledger.settle(amount, cost or 0):
+        warn(runtime, node, passed)
     parts = runtime.redactor.parts(clean_parts(reply.parts))
     runtime.absorb(node, ModelReplied(Replied(node.model.name, parts, reply.stop, usage, cost)))
     if crash.here is not None:
         crash.here("after-reply-record", node.id)
-    runtime.gate(node).succeeded()
+    gate = runtime.gates.get(node.model.name)
+    if gate is not None:
+        gate.succeeded()
     node.body_bytes, node.input_tokens = body_bytes, usage.input + usage.cache_read + usage.cache_write
     admit_next(runtime, node)
     if runtime.watchers.count:
@@ -181,21 +204,31 @@ async def _request(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
 def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
     codec = node.model.codec
     name = node.model.name
+    head = node.heads.get(max_tokens) or _head(runtime, node, max_tokens)
+    encoded = node.encoded
+    messages = node.session.messages
+    if encoded is None:
+        encoded = [codec.encode_message(message, name) for message in messages]
+    else:
+        encoded += [codec.encode_message(message, name) for message in messages[len(encoded) :]]
+    body = codec.join(head, encoded)
+    is_long = len(messages) > _FEW_MESSAGES or len(body) - len(head) > _FEW_BYTES
+    node.encoded = encoded if is_long else None
+    return body
+
+
+def _head(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
+    """Return the request up to its messages; one with lowered ``max_tokens`` is not kept, since no two are alike."""
+    name = node.model.name
     schema = node.profile.result_schema
     key = (name, node.profile.system, tuple(node.tools), max_tokens, schema)
     head = runtime.heads.get(key)
     if head is None:
         specs = [with_schema(tool.spec, schema) for tool in node.tools.values()]
-        system = runtime.systems[node.profile.system]
-        head = runtime.heads[key] = codec.encode_head(name, system, specs, max_tokens)
-    encoded = node.encoded or []
-    messages = node.session.messages
-    for message in messages[len(encoded) :]:
-        encoded.append(codec.encode_message(message, name))
-    body = codec.join(head, encoded)
-    is_long = len(messages) > _FEW_MESSAGES or len(body) - len(head) > _FEW_BYTES
-    node.encoded = encoded if is_long else None
-    return body
+        head = node.model.codec.encode_head(name, runtime.systems[node.profile.system], specs, max_tokens)
+    if max_tokens == node.limits.max_output_tokens:
+        runtime.heads[key] = node.heads[max_tokens] = head
+    return head
 
 
 def _worst_case(node: Node, body: bytes, price: Price, max_tokens: int) -> int:

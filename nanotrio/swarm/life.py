@@ -134,7 +134,8 @@ def _next_work(runtime: Runtime, node: Node) -> Awaitable[object] | None:
             case AskModel():
                 return ask_model(runtime, node)
             case RunTools(calls):
-                return run_tools(runtime, node, calls)
+                if (work := run_tools(runtime, node, calls)) is not None:
+                    return work
             case Retry() as retry:
                 return _try_again(runtime, node, retry)
             case EndTurn() as end:

@@ -53,6 +53,7 @@ class Node:
         "encoded",
         "has_slot",
         "has_task",
+        "heads",
         "input_tokens",
         "is_counted",
         "is_gathering",
@@ -97,6 +98,7 @@ class Node:
         self.model: Model = kind.model
         self.tools: dict[str, Tool] = kind.tools
         self.may_spawn = kind.may_spawn
+        self.heads = kind.heads
         self.children: dict[int, Node] | None = None
         """Those in memory, by id."""
         self.children_made = 0

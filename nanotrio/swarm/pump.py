@@ -59,11 +59,17 @@ class Pump:
         self._ready.append(item)
         self._stir()
 
-    async def turn(self) -> None:
-        """Wait for a turn; returns at once, without a checkpoint, while the pass has some left."""
+    def take_turn(self) -> bool:
+        """Take a turn while the pass has some left; return whether it had."""
         if self._left > len(self._ready):
             self._left -= 1
             self._stir()
+            return True
+        return False
+
+    async def turn(self) -> None:
+        """Wait for a turn; returns at once, without a checkpoint, while the pass has some left."""
+        if self.take_turn():
             return
         parked = Parked()
         self._ready.append(parked)
