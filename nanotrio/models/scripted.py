@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
@@ -43,7 +43,7 @@ _DERIVED = Usage()
 
 _TICK_SECONDS = 0.001
 _MOST_AT_ONCE = 128
-"""Who is let go in one pass of the loop: more would only queue again, for the swarm takes on so many replies a pass."""
+"""Who is let go in one pass of the loop: many more would only queue again, for the swarm has a quota of turns a pass."""
 
 _ASSISTANT_LINE = b'\n["assistant"'
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
@@ -65,10 +65,11 @@ class Conversation:
     """What a script is shown: the request, decoded as far as it is asked for."""
 
     # Plain slots: functools.cached_property takes a lock at each first use.
-    __slots__ = ("_body", "_head", "_last", "_steps")
+    __slots__ = ("_body", "_head", "_head_end", "_last", "_steps")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
+        self._head_end = body.find(b"\n")
         self._head: _Head | None = None
         self._last: Message | None = None
         self._steps = -1
@@ -83,7 +84,7 @@ class Conversation:
     @property
     def first(self) -> Message:
         """The first message; decoded at each use."""
-        start = self._body.index(b"\n") + 1
+        start = self._head_end + 1
         end = self._body.find(b"\n", start)
         return _decode_message(self._body[start : end if end >= 0 else None])
 
@@ -97,7 +98,7 @@ class Conversation:
         """The number of the assistant's messages so far, so 0 for the first request."""
         if self._steps < 0:
             # The head is passed over first: looking for one byte is far quicker than for thirteen.
-            self._steps = self._body.count(_ASSISTANT_LINE, max(0, self._body.find(b"\n")))
+            self._steps = self._body.count(_ASSISTANT_LINE, max(0, self._head_end))
         return self._steps
 
     @property
@@ -137,7 +138,7 @@ class Conversation:
 
     def _decoded_head(self) -> _Head:
         if self._head is None:
-            self._head = _decode_head(self._body[: self._body.find(b"\n") if b"\n" in self._body else None])
+            self._head = _decode_head(self._body[: self._head_end if self._head_end >= 0 else None])
         return self._head
 
 
@@ -188,7 +189,7 @@ class ScriptedCodec:
 
     def encode_message(self, message: Message, model: str) -> bytes:
         """Return one line, without its end; thinking is kept only where ``message.model`` is ``model``."""
-        if message.model != model:
+        if message.role == "assistant" and message.model != model:
             for part in message.parts:
                 if isinstance(part, Thinking):
                     kept = tuple(part for part in message.parts if not isinstance(part, Thinking))
@@ -231,31 +232,34 @@ class _Latency:
     attempt.
     """
 
-    __slots__ = ("_is_watched", "_queue", "_seconds")
+    __slots__ = ("_is_watched", "_queue", "seconds")
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._queue: deque[_Waiting] = deque()
         self._is_watched = False
 
-    async def wait(self) -> None:
-        """Let the delay pass. Checkpoints."""
-        if self._seconds <= 0:
-            await trio.lowlevel.checkpoint()
-            return
-        waiting = _Waiting(trio.current_time() + self._seconds)
-        if self._is_watched:
-            self._queue.append(waiting)
-            if not await trio.lowlevel.wait_task_rescheduled(waiting.abort):
-                return  # it was let go; else it was made the one who watches the clock
-        self._is_watched = True
+    def wait(self) -> Awaitable[float]:
+        """Return what lets the delay pass: 0, or until when to ``watch`` the clock then."""
+        due = trio.current_time() + self.seconds
+        if not self._is_watched:
+            self._is_watched = True
+            return self.watch(due)
+        waiting = _Waiting(due)
+        self._queue.append(waiting)
+        # Not a coroutine of ours: thousands of agents wait here.
+        return trio.lowlevel.wait_task_rescheduled(waiting.abort)
+
+    async def watch(self, due: float) -> float:
+        """Watch the clock until ``due``, for all in the queue; return 0."""
         try:
-            await trio.sleep_until(waiting.due)
+            await trio.sleep_until(due)
         finally:
             self._hand_on()
+        return 0.0
 
     def _hand_on(self) -> None:
-        due = trio.current_time() + min(_TICK_SECONDS, self._seconds / 10)
+        due = trio.current_time() + min(_TICK_SECONDS, self.seconds / 10)
         left = _MOST_AT_ONCE
         while self._queue:
             waiting = self._queue.popleft()
@@ -263,7 +267,7 @@ class _Latency:
             if task is not None:
                 watches = waiting.due > due or not left
                 left -= 1
-                trio.lowlevel.reschedule(task, outcome.Value(watches))
+                trio.lowlevel.reschedule(task, outcome.Value(waiting.due if watches else 0.0))
                 if watches:
                     return
         self._is_watched = False
@@ -297,7 +301,11 @@ class ScriptedModel:
 
     async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:  # noqa: ARG002 - the protocol's
         """Ask the script; see ``model.Model``. Checkpoints before it does; a silence is never too long here."""
-        await self._latency.wait()
+        latency = self._latency
+        if latency.seconds <= 0:
+            await trio.lowlevel.checkpoint()
+        elif due := await latency.wait():
+            await latency.watch(due)
         conversation = Conversation(body)
         reply = self._script(conversation)
         if isinstance(reply, Late):

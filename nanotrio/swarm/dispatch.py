@@ -10,6 +10,7 @@ crash in the middle loses only what had none.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 import trio
@@ -63,8 +64,8 @@ class _Job:
         self.pending: WaitFor | EndTree | Absent | None = None
 
 
-async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> None:
-    """Bring each of ``calls`` to its result. Cancelled, the calls that have none yet are left open."""
+def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -> Awaitable[None] | None:
+    """Bring each of ``calls`` to its result; return what is to be awaited for that, None where all have theirs."""
     jobs: list[_Job] = []
     for call in calls:
         job = _vet(runtime, node, call)
@@ -72,8 +73,11 @@ async def run_tools(runtime: Runtime, node: Node, calls: tuple[ToolCall, ...]) -
             continue
         if not job.tool.inline or _run_inline(runtime, node, job):
             jobs.append(job)
-    if not jobs:
-        return
+    return _run_all(runtime, node, jobs) if jobs else None
+
+
+async def _run_all(runtime: Runtime, node: Node, jobs: list[_Job]) -> None:
+    """Bring each of ``jobs`` to its result. Cancelled, the calls that have none yet are left open."""
     try:
         jobs = [job for job in jobs if job.pending is not None or await _is_permitted(runtime, node, job)]
         effects = [job for job in jobs if job.pending is None and job.tool.effect]
@@ -297,13 +301,14 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
 def _context(runtime: Runtime, node: Node, call: ToolCall, *, is_inline: bool = False) -> ToolContext:
     """Return what a call may know. Those of the tree, which most agents make alone, keep nothing and start nothing."""
     if is_inline:
-        processes, state = runtime.no_processes, _NO_STATE
+        processes, state, key = runtime.no_processes, _NO_STATE, ""
     else:
         if node.processes is None:
             node.processes = AgentProcesses(runtime.owner_token, node.id)
         if node.tool_state is None:
             node.tool_state = {}
         processes, state = node.processes, node.tool_state
+        key = f"{node.root.session.uuid}-{node.id}-{call.id}"
     return ToolContext(
         agent=node.id,
         call_id=call.id,
@@ -312,7 +317,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall, *, is_inline: bool = 
         limits=node.limits,
         output_directory=runtime.output_directory,
         processes=processes,
-        idempotency_key=f"{node.root.session.uuid}-{node.id}-{call.id}",
+        idempotency_key=key,
         tree=runtime.tree,
         state=state,
         redact=runtime.redactor.text,

@@ -46,6 +46,8 @@ class Node:
 
     __slots__ = (
         "__weakref__",
+        "asked_bytes",
+        "asked_nano",
         "body_bytes",
         "children",
         "children_made",
@@ -53,6 +55,7 @@ class Node:
         "encoded",
         "has_slot",
         "has_task",
+        "heads",
         "input_tokens",
         "is_counted",
         "is_gathering",
@@ -97,6 +100,7 @@ class Node:
         self.model: Model = kind.model
         self.tools: dict[str, Tool] = kind.tools
         self.may_spawn = kind.may_spawn
+        self.heads = kind.heads
         self.children: dict[int, Node] | None = None
         """Those in memory, by id."""
         self.children_made = 0
@@ -138,6 +142,9 @@ class Node:
         """Set once a stop has been written down, for who waits for that."""
         self.encoded: list[bytes] | None = None
         """The session's messages as the model's codec encodes them, where there are many."""
+        self.asked_bytes = 0
+        self.asked_nano = 0
+        """Of the attempt in flight: the size of its request, 0 where there is none, and what is reserved for it."""
         self.seen_seq = 0
         """The last record when it was last looked at whether it waits."""
         self.body_bytes = 0

@@ -22,7 +22,8 @@ import trio
 
 __all__ = ["Parked", "Pump"]
 
-QUOTA = 128
+QUOTA = 192
+"""An agent takes a turn for each reply, and one to be started: so many let the replies of a pass go on in it."""
 
 
 class Parked:
@@ -59,11 +60,17 @@ class Pump:
         self._ready.append(item)
         self._stir()
 
-    async def turn(self) -> None:
-        """Wait for a turn; returns at once, without a checkpoint, while the pass has some left."""
+    def take_turn(self) -> bool:
+        """Take a turn while the pass has some left; return whether it had."""
         if self._left > len(self._ready):
             self._left -= 1
             self._stir()
+            return True
+        return False
+
+    async def turn(self) -> None:
+        """Wait for a turn; returns at once, without a checkpoint, while the pass has some left."""
+        if self.take_turn():
             return
         parked = Parked()
         self._ready.append(parked)

@@ -94,6 +94,8 @@ class Kind(msgspec.Struct, frozen=True):
     model: Model
     tools: dict[str, Tool]
     may_spawn: bool
+    heads: dict[int, bytes] = {}
+    """Requests up to their messages, by max_tokens; filled as they are made."""
 
 
 class Runtime:
@@ -144,7 +146,7 @@ class Runtime:
         """The same, by the number of their record."""
         self.systems: dict[int, str] = {0: ""}
         self.heads: dict[tuple[str, int, tuple[str, ...], int, str], bytes] = {}
-        """Requests up to their messages, by model, system prompt, tools and max_tokens."""
+        """Requests up to their messages, by all that is in them: kinds that differ in other things share them."""
         self.waits = WaitGraph()
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
