@@ -18,7 +18,7 @@ from nanotrio.models.scripted import Conversation
 from nanotrio.swarm.lines import Line, Ranges
 from nanotrio.swarm.rows import RowKind, Rows
 from tests.swarm.test_residence import tight
-from tests.swarm.worlds import by_task, check_all_is_given_back, late, opened, reply_text
+from tests.swarm.worlds import by_task, check_all_is_given_back, late, opened, reply_text, taped_store
 
 ROOT = [reply_text("ok")]
 
@@ -107,6 +107,38 @@ async def test_a_root_waits_for_room_as_children_do(autojump_clock: trio.testing
         assert (swarm.statistics().live, swarm.statistics().pending) == (3, 6)
         for root in roots:
             await root.wait()
+
+
+@pytest.mark.parametrize("resident", [2, 1_000])
+async def test_interrupted_agents_of_all_roots_are_back_before_a_new_child_starts(
+    autojump_clock: trio.testing.MockClock, resident: int
+) -> None:
+    store = taped_store()
+    asked: list[str] = []
+
+    def child(c: Conversation) -> Any:
+        asked.append(c.task)
+        return late(1, "done")
+
+    script = by_task(root=ROOT, child=child)
+    with pytest.raises(KeyError):
+        async with tight(script, resident, store=store, max_active=6) as swarm:
+            roots = [await swarm.spawn("root go") for _ in range(3)]
+            for root, name in zip(roots, "abc", strict=True):
+                await root.spawn_many([f"child {name}{number}" for number in range(2)])
+            await trio.sleep(0.5)
+            for root, name in zip(roots, "abc", strict=True):
+                await root.spawn_many([f"child {name}{number}" for number in range(2, 9)])
+            raise KeyError
+    begun = set(asked)
+    assert len(begun) == 6
+    asked.clear()
+    async with tight(script, resident, store=await store.as_of(len(store.batches)), max_active=6) as swarm:
+        for agent in await swarm.resume_all():
+            await agent.wait()
+        check_all_is_given_back(swarm)
+    assert set(asked[:6]) == begun
+    assert len(set(asked)) == 27
 
 
 def test_rows_that_are_passed_in_any_order_are_forgotten_and_the_others_found() -> None:
