@@ -61,8 +61,8 @@ class Journal:
     ``heads`` is asked, on the loop, for the live heads of some agents: of every agent that had a record since the
     journal began, ended ones included, and of those in ``tail``, which is what the store holds after its last true
     heads (``read_tail``). Those that it leaves out are asked of ``elsewhere``, which may read the store; what that does
-    not have yet ``due.given`` has. Between them they return one for each. Where it raises ``StoreError`` it is
-    asked again. ``committed`` is told after each commit which heads it held.
+    not have yet ``due.given`` has. Between them they return one for each. Where ``elsewhere`` raises ``StoreError`` it
+    is asked again. ``committed`` is told after each commit which heads it held.
 
     Attributes that may be read at any time, each cheaper than the method that waits for it:
         next_seq, durable_seq: the number the next record will get; up to which all are committed.

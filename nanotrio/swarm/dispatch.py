@@ -213,8 +213,10 @@ async def _is_permitted(runtime: Runtime, node: Node, job: _Job) -> bool:
 
 async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
     """Run one job and record its result."""
+    agents: dict[int, None] = {}
     while isinstance(job.pending, Absent):
-        if not await _run_again(runtime, node, job, job.pending.agents):
+        agents.update(dict.fromkeys(job.pending.agents))  # all that it asked for, or one would leave as another comes
+        if not await _run_again(runtime, node, job, tuple(agents)):
             runtime.append()
             return
     if job.pending is not None:

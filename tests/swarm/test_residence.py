@@ -291,3 +291,26 @@ async def test_a_hundred_generations_of_agents_hold_memory_for_a_few(kind: str, 
         assert nodes <= 25
         assert most < 1_700, "those ahead in the queue, and those whose end is not durable"
         assert swarm._runtime.nodes[1].children_made == count
+
+
+async def test_a_call_about_many_who_left_has_all_of_them_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    told: list[str] = []
+
+    def root(c: Conversation) -> Any:
+        if c.last_text == "wait for them" and not c.results:
+            return reply_calls(("wait_agents", {"ids": [f"kid.{number}" for number in range(2, 6)]}))
+        told.extend(result.content for result in c.results)
+        return reply_text("end")
+
+    with trio.fail_after(60):
+        async with tight(by_task(root=root, child=child), 1) as swarm:
+            agent = await swarm.spawn("root go")
+            for number in range(6):
+                await (await agent.spawn(f"child {number}", name="kid")).wait()
+            await agent.wait()
+            await all_leave(swarm)
+            await agent.send("wait for them")
+            with trio.move_on_after(30) as scope:
+                await agent.wait()
+            assert not scope.cancelled_caught
+    assert len(told[-1].splitlines()) == 4
