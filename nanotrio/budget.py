@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 __all__ = ["WARNING_PERCENTS", "Ledger", "passed_percent"]
 
 WARNING_PERCENTS = (90, 75)
@@ -37,17 +39,14 @@ def passed_percent(settled: int, cap: int | None) -> int:
     return 0
 
 
-class Ledger:
+class Ledger(msgspec.Struct, eq=False, gc=False):
     """One agent's account; ``owner`` is its name, for people."""
 
-    __slots__ = ("cap", "owner", "parent", "reserved", "settled")
-
-    def __init__(self, owner: str, cap: int | None = None, parent: Ledger | None = None, settled: int = 0) -> None:
-        self.owner = owner
-        self.cap = cap
-        self.parent = parent
-        self.reserved = 0
-        self.settled = settled
+    owner: str
+    cap: int | None = None
+    parent: Ledger | None = None
+    settled: int = 0
+    reserved: int = 0
 
     def lineage(self) -> Iterator[Ledger]:
         """Yield this ledger and its ancestors', upwards."""
@@ -81,15 +80,16 @@ class Ledger:
         worst: Ledger | None = None
         ledger: Ledger | None = self
         while ledger is not None:
-            room = None if ledger.cap is None else ledger.room
-            if room is not None and amount > room and (worst is None or room < (worst.room or 0)):
-                worst = ledger
+            if ledger.cap is not None:
+                room = ledger.cap - ledger.settled - ledger.reserved
+                if amount > room and (worst is None or room < (worst.room or 0)):
+                    worst = ledger
             ledger = ledger.parent
         return worst
 
     def reserve(self, amount: int) -> None:
         """Hold ``amount`` along the lineage; call it only where ``refusing(amount)`` is None."""
-        ledger: Ledger | None = self
+        ledger: Ledger | None = self if amount else None
         while ledger is not None:
             ledger.reserved += amount
             ledger = ledger.parent
@@ -100,7 +100,7 @@ class Ledger:
         Return the ledgers that passed a share of their cap by it, at which a warning is due; None for none.
         """
         passed: list[Ledger] | None = None
-        ledger: Ledger | None = self
+        ledger: Ledger | None = self if reserved or spent else None
         while ledger is not None:
             ledger.reserved -= reserved
             ledger.settled += spent

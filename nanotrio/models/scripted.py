@@ -43,7 +43,7 @@ _DERIVED = Usage()
 
 _TICK_SECONDS = 0.001
 _MOST_AT_ONCE = 128
-"""Who is let go in one pass of the loop: more would only queue again, for the swarm takes on so many replies a pass."""
+"""Who is let go in one pass of the loop: many more would only queue again, for the swarm has a quota of turns a pass."""
 
 _ASSISTANT_LINE = b'\n["assistant"'
 _WORDS = re.compile(r"\s*\S+\s*|\s+")

@@ -39,14 +39,14 @@ class Burst:
 
     def add(self, session: Session, facts: Sequence[Fact]) -> None:
         """Apply ``facts`` to ``session``, and append them with this group."""
-        entry = self._entries.get(session.agent)
+        agent = session.agent
+        entry = self._entries.get(agent)
         if entry is None:
             if not self._rows:
                 self.at_us = time.time_ns() // 1_000
-            entry = self._entries[session.agent] = []
-            prev = session.last_seq
+            entry = self._entries[agent] = []
             seq = self._journal.next_seq + len(self._rows)
-            self._rows.append((prev, session.agent, entry))
+            self._rows.append((session.last_seq, agent, entry))
             session.begin_record(seq, self.at_us)
             if session.is_due_for_snapshot():
                 snapshot = session.snapshot()

@@ -1,10 +1,14 @@
-"""One model call of an agent: encode, reserve, ask, settle."""
+"""One model call of an agent: encode, reserve, ask, settle.
+
+The attempt itself is awaited in the agent's own task, with no frame of this module below it, since thousands of agents
+spend their time there. What was reserved for it stands in ``node.attempt``.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -23,7 +27,7 @@ from .result import with_schema
 from .runtime import Runtime
 from .warnings import warn
 
-__all__ = ["admit_next", "ask_model", "back_off"]
+__all__ = ["admit_next", "ask_model", "attempt_cut_off", "attempt_failed", "back_off", "take_reply"]
 
 _BYTES_PER_TOKEN = 3
 """A cautious guess of how many bytes of a request make a token; real text has three to five."""
@@ -32,51 +36,70 @@ _FEW_MESSAGES = 16
 _FEW_BYTES = 8_192
 """So much is encoded anew for each request: to keep the bytes would double what a waiting agent takes."""
 
+_FEW_LIVE = 8_192
+"""While no more agents have a task their short conversations stay as they are: to pack them would save some MB."""
 
-async def ask_model(runtime: Runtime, node: Node) -> None:
-    """Make one attempt of a model call and record what came of it.
 
-    Cancelled while the call is in flight, what it may have cost is recorded as uncertain, unless the subtree was
-    interrupted: then nothing is written.
+def ask_model(runtime: Runtime, node: Node) -> Awaitable[Reply | None]:
+    """Begin one attempt of a model call; return what is to be awaited for its reply.
+
+    While ``node.attempt`` is set an attempt is in flight, and how the await ended is to be told at once: by
+    ``take_reply``, ``attempt_failed`` or ``attempt_cut_off``. It is not where the request was not sent.
     """
-    admitted = _admit_at_once(runtime, node) or await _admit(runtime, node)
+    admitted = _admit_at_once(runtime, node)
+    if admitted is None or node.ledger.is_capped:
+        return _ask_later(runtime, node, admitted)
+    runtime.append()
+    return _send(runtime, node, *admitted)
+
+
+async def _ask_later(runtime: Runtime, node: Node, admitted: tuple[bytes, int] | None) -> Reply | None:
+    """Do so where something has to be waited for first."""
+    admitted = admitted or await _admit(runtime, node)
     if admitted is None:
-        return
+        return None
     body, amount = admitted
-    body_bytes = len(body)
+    node.attempt = len(body), amount
     is_capped = node.ledger.is_capped
     if is_capped:
         runtime.absorb(node, Admitted(amount))
     seq = runtime.append()
-    try:
-        if is_capped and runtime.settings.durability != "async":
-            await runtime.durable(seq)
-        emit = _emitter(runtime, node) if runtime.watchers.count else None
-        if crash.here is not None:
-            crash.here("before-model-call", node.id)
-        attempt = node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
-        if node.encoded is None:
-            node.session.pack()
-        del body, admitted, emit  # only the attempt holds the request, for as long as it needs it
-        reply = await attempt
-    except ModelError as error:
-        _attempt_failed(runtime, node, error, amount)
-    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - a child's failure is a value
-        broken = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
-        _attempt_failed(runtime, node, broken, amount)
-    except BaseException:
-        warn(runtime, node, node.ledger.settle(amount, amount))
-        if node.sealed != "interrupted":
-            runtime.absorb(node, Failed("cancelled", "the call was cut off", uncertain_nano=amount))
-            runtime.append()
-        admit_next(runtime, node)
-        raise
-    else:
-        try:
-            if not runtime.pump.take_turn():
-                await runtime.pump.turn()
-        finally:  # paid is paid: a cancel that comes between reply and turn does not lose it
-            _replied(runtime, node, reply, body_bytes, amount)
+    if is_capped and runtime.settings.durability != "async":
+        await runtime.durable(seq)
+    attempt = _send(runtime, node, body, amount)
+    del body, admitted  # only the attempt holds the request, for as long as it needs it
+    return await attempt
+
+
+def _send(runtime: Runtime, node: Node, body: bytes, amount: int) -> Awaitable[Reply]:
+    node.attempt = len(body), amount
+    emit = _emitter(runtime, node) if runtime.watchers.count else None
+    if crash.here is not None:
+        crash.here("before-model-call", node.id)
+    attempt = node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
+    if node.encoded is None and runtime.live > _FEW_LIVE:
+        node.session.pack()
+    return attempt
+
+
+def attempt_cut_off(runtime: Runtime, node: Node) -> None:
+    """The agent was cancelled while its attempt was in flight: record what it may have cost as uncertain.
+
+    Where the subtree was interrupted nothing is written.
+    """
+    _, amount = _ended(node)
+    warn(runtime, node, node.ledger.settle(amount, amount))
+    if node.sealed != "interrupted":
+        runtime.absorb(node, Failed("cancelled", "the call was cut off", uncertain_nano=amount))
+        runtime.append()
+    admit_next(runtime, node)
+
+
+def _ended(node: Node) -> tuple[int, int]:
+    """Return the bytes of the request that was in flight, and what was reserved for it."""
+    attempt, node.attempt = node.attempt, None
+    assert attempt is not None
+    return attempt
 
 
 def _admit_at_once(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
@@ -122,8 +145,9 @@ async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
     return body, amount
 
 
-def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount: int) -> None:
+def take_reply(runtime: Runtime, node: Node, reply: Reply) -> None:
     """Settle the reservation and record the reply."""
+    body_bytes, amount = _ended(node)
     usage = reply.usage
     price = node.model.price
     cost = price.cost_nano(usage) if price else None
@@ -145,7 +169,11 @@ def _replied(runtime: Runtime, node: Node, reply: Reply, body_bytes: int, amount
         runtime.emit(node, MessageReplied(node.id, node.name, message, usage, cost))
 
 
-def _attempt_failed(runtime: Runtime, node: Node, error: ModelError, amount: int) -> None:
+def attempt_failed(runtime: Runtime, node: Node, error: BaseException) -> None:
+    """Settle the reservation and record the failure; a model that breaks fails as one that is refused."""
+    _, amount = _ended(node)
+    if not isinstance(error, ModelError):
+        error = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
     price = node.model.price
     usage = error.usage if isinstance(error.usage, Usage) else Usage()
     cost = price.cost_nano(usage) if price else None

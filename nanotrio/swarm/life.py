@@ -28,16 +28,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from typing import assert_never
+from typing import Any, assert_never
 
 import trio
 
 from .. import crash
 from ..errors import ToolError
 from ..messages import Text, clean_text
+from ..models import Reply
 from ..records import MailTaken, OutcomeStatus, TurnStarted
 from ..turn import AskModel, EndTurn, Refuse, Retry, RunTools, Stop, advance
-from .calls import ask_model, back_off
+from .calls import ask_model, attempt_cut_off, attempt_failed, back_off, take_reply
 from .dispatch import run_tools
 from .ending import end_children, names_of_unfinished
 from .events import TurnBegan
@@ -62,11 +63,22 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
                 while True:
                     try:
                         while (work := _next_work(runtime, node)) is not None:
-                            await work
-                    except Exception as error:  # noqa: BLE001 - what breaks unforeseen ends the turn, and harms nobody else
+                            reply = await work
+                            if node.attempt is not None:
+                                try:
+                                    if not runtime.pump.take_turn():
+                                        await runtime.pump.turn()
+                                finally:  # paid is paid: a cancel that comes between does not lose the reply
+                                    take_reply(runtime, node, reply)
+                                del reply
+                    except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - it harms nobody else
                         _end_broken(runtime, node, error)
-                    except BaseExceptionGroup:  # the own cancel is raised anew, without what cleaning up raised
-                        await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC120
+                    except BaseException as error:
+                        if node.attempt is not None:
+                            attempt_cut_off(runtime, node)
+                        if isinstance(error, BaseExceptionGroup):
+                            # The own cancel is raised anew, without what cleaning up raised.
+                            await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC120
                         raise
                     else:
                         return
@@ -97,17 +109,21 @@ async def _stop(runtime: Runtime, node: Node, status: OutcomeStatus, reason: str
     tell_stopped(node)
 
 
-def _end_broken(runtime: Runtime, node: Node, error: Exception) -> None:
-    if runtime.journal.failed is not None:
+def _end_broken(runtime: Runtime, node: Node, error: BaseException) -> None:
+    """Record what was raised: by the model, whose failure is a value, or by what broke unforeseen, which ends the turn."""
+    if node.attempt is not None:
+        attempt_failed(runtime, node, error)
         return
-    if node.session.turn is None:
+    if runtime.journal.failed is not None and isinstance(error, Exception):
+        return
+    if node.session.turn is None or not isinstance(error, Exception):
         raise error
     _log.error("the turn of %s broke", node.name, exc_info=error)
     reason = runtime.redactor.text(clean_text(f"nanotrio broke: {type(error).__name__}: {error}"))
     runtime.absorb(node, Stop("failed", reason))
 
 
-def _next_work(runtime: Runtime, node: Node) -> Awaitable[object] | None:
+def _next_work(runtime: Runtime, node: Node) -> Awaitable[Any] | None:
     """Go on as far as it goes without an await; return what to await then, None where the task is to end."""
     session = node.session
     journal = runtime.journal
@@ -158,9 +174,8 @@ async def _take_slot(runtime: Runtime, node: Node) -> None:
     node.waiting_for = ""
 
 
-async def _try_again(runtime: Runtime, node: Node, retry: Retry) -> None:
-    if await back_off(runtime, node, retry):
-        await ask_model(runtime, node)
+async def _try_again(runtime: Runtime, node: Node, retry: Retry) -> Reply | None:
+    return await ask_model(runtime, node) if await back_off(runtime, node, retry) else None
 
 
 def _end_turn(runtime: Runtime, node: Node, end: EndTurn) -> Awaitable[object] | None:

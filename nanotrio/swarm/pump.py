@@ -22,7 +22,8 @@ import trio
 
 __all__ = ["Parked", "Pump"]
 
-QUOTA = 128
+QUOTA = 192
+"""An agent takes a turn for each reply, and one to be started: so many let the replies of a pass go on in it."""
 
 
 class Parked:

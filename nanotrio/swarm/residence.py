@@ -393,7 +393,7 @@ class Residence:
         parent.rows -= 1
         node.is_counted = True
         node.waiters = self.waiters.pop(agent, None)
-        handle = self.handles.pop(agent, None)
+        handle = self.handles.pop(agent, None) if self.handles else None  # a miss costs more than all else here
         if handle is not None:
             handle.bind(node)
         place = rows.find(agent)
