@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
@@ -232,31 +232,34 @@ class _Latency:
     attempt.
     """
 
-    __slots__ = ("_is_watched", "_queue", "_seconds")
+    __slots__ = ("_is_watched", "_queue", "seconds")
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._queue: deque[_Waiting] = deque()
         self._is_watched = False
 
-    async def wait(self) -> None:
-        """Let the delay pass. Checkpoints."""
-        if self._seconds <= 0:
-            await trio.lowlevel.checkpoint()
-            return
-        waiting = _Waiting(trio.current_time() + self._seconds)
-        if self._is_watched:
-            self._queue.append(waiting)
-            if not await trio.lowlevel.wait_task_rescheduled(waiting.abort):
-                return  # it was let go; else it was made the one who watches the clock
-        self._is_watched = True
+    def wait(self) -> Awaitable[float]:
+        """Return what lets the delay pass: 0, or until when to ``watch`` the clock then."""
+        due = trio.current_time() + self.seconds
+        if not self._is_watched:
+            self._is_watched = True
+            return self.watch(due)
+        waiting = _Waiting(due)
+        self._queue.append(waiting)
+        # Not a coroutine of ours: thousands of agents wait here.
+        return trio.lowlevel.wait_task_rescheduled(waiting.abort)
+
+    async def watch(self, due: float) -> float:
+        """Watch the clock until ``due``, for all in the queue; return 0."""
         try:
-            await trio.sleep_until(waiting.due)
+            await trio.sleep_until(due)
         finally:
             self._hand_on()
+        return 0.0
 
     def _hand_on(self) -> None:
-        due = trio.current_time() + min(_TICK_SECONDS, self._seconds / 10)
+        due = trio.current_time() + min(_TICK_SECONDS, self.seconds / 10)
         left = _MOST_AT_ONCE
         while self._queue:
             waiting = self._queue.popleft()
@@ -264,7 +267,7 @@ class _Latency:
             if task is not None:
                 watches = waiting.due > due or not left
                 left -= 1
-                trio.lowlevel.reschedule(task, outcome.Value(watches))
+                trio.lowlevel.reschedule(task, outcome.Value(waiting.due if watches else 0.0))
                 if watches:
                     return
         self._is_watched = False
@@ -298,7 +301,11 @@ class ScriptedModel:
 
     async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:  # noqa: ARG002 - the protocol's
         """Ask the script; see ``model.Model``. Checkpoints before it does; a silence is never too long here."""
-        await self._latency.wait()
+        latency = self._latency
+        if latency.seconds <= 0:
+            await trio.lowlevel.checkpoint()
+        elif due := await latency.wait():
+            await latency.watch(due)
         conversation = Conversation(body)
         reply = self._script(conversation)
         if isinstance(reply, Late):

@@ -1,7 +1,7 @@
 """One model call of an agent: encode, reserve, ask, settle.
 
 The attempt itself is awaited in the agent's own task, with no frame of this module below it, since thousands of agents
-spend their time there. What was reserved for it stands in ``node.attempt``.
+spend their time there. The node has what was reserved for it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _FEW_MESSAGES = 16
 _FEW_BYTES = 8_192
 """So much is encoded anew for each request: to keep the bytes would double what a waiting agent takes."""
 
-_FEW_LIVE = 8_192
-"""While no more agents have a task their short conversations stay as they are: to pack them would save some MB."""
+_FEW_LIVE = 2_048
+"""While no more agents have a task their short conversations stay as they are: to pack them would save a MB or two."""
 
 
 def ask_model(runtime: Runtime, node: Node) -> Awaitable[Reply | None]:
     """Begin one attempt of a model call; return what is to be awaited for its reply.
 
-    While ``node.attempt`` is set an attempt is in flight, and how the await ended is to be told at once: by
-    ``take_reply``, ``attempt_failed`` or ``attempt_cut_off``. It is not where the request was not sent.
+    While ``node.asked_bytes`` is not 0 an attempt is in flight, and how the await ended is to be told at once: by
+    ``take_reply``, ``attempt_failed`` or ``attempt_cut_off``. Where it is 0 the request was not sent.
     """
     admitted = _admit_at_once(runtime, node)
     if admitted is None or node.ledger.is_capped:
@@ -59,7 +59,7 @@ async def _ask_later(runtime: Runtime, node: Node, admitted: tuple[bytes, int] |
     if admitted is None:
         return None
     body, amount = admitted
-    node.attempt = len(body), amount
+    node.asked_bytes, node.asked_nano = len(body), amount
     is_capped = node.ledger.is_capped
     if is_capped:
         runtime.absorb(node, Admitted(amount))
@@ -72,7 +72,7 @@ async def _ask_later(runtime: Runtime, node: Node, admitted: tuple[bytes, int] |
 
 
 def _send(runtime: Runtime, node: Node, body: bytes, amount: int) -> Awaitable[Reply]:
-    node.attempt = len(body), amount
+    node.asked_bytes, node.asked_nano = len(body), amount
     emit = _emitter(runtime, node) if runtime.watchers.count else None
     if crash.here is not None:
         crash.here("before-model-call", node.id)
@@ -87,19 +87,13 @@ def attempt_cut_off(runtime: Runtime, node: Node) -> None:
 
     Where the subtree was interrupted nothing is written.
     """
-    _, amount = _ended(node)
+    amount = node.asked_nano
+    node.asked_bytes = 0
     warn(runtime, node, node.ledger.settle(amount, amount))
     if node.sealed != "interrupted":
         runtime.absorb(node, Failed("cancelled", "the call was cut off", uncertain_nano=amount))
         runtime.append()
     admit_next(runtime, node)
-
-
-def _ended(node: Node) -> tuple[int, int]:
-    """Return the bytes of the request that was in flight, and what was reserved for it."""
-    attempt, node.attempt = node.attempt, None
-    assert attempt is not None
-    return attempt
 
 
 def _admit_at_once(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
@@ -147,7 +141,8 @@ async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
 
 def take_reply(runtime: Runtime, node: Node, reply: Reply) -> None:
     """Settle the reservation and record the reply."""
-    body_bytes, amount = _ended(node)
+    body_bytes, amount = node.asked_bytes, node.asked_nano
+    node.asked_bytes = 0
     usage = reply.usage
     price = node.model.price
     cost = price.cost_nano(usage) if price else None
@@ -171,7 +166,8 @@ def take_reply(runtime: Runtime, node: Node, reply: Reply) -> None:
 
 def attempt_failed(runtime: Runtime, node: Node, error: BaseException) -> None:
     """Settle the reservation and record the failure; a model that breaks fails as one that is refused."""
-    _, amount = _ended(node)
+    amount = node.asked_nano
+    node.asked_bytes = 0
     if not isinstance(error, ModelError):
         error = ModelError(f"{node.model.name} broke: {type(error).__name__}: {error}", kind="rejected")
     price = node.model.price

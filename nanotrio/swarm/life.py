@@ -64,7 +64,7 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
                     try:
                         while (work := _next_work(runtime, node)) is not None:
                             reply = await work
-                            if node.attempt is not None:
+                            if node.asked_bytes:
                                 try:
                                     if not runtime.pump.take_turn():
                                         await runtime.pump.turn()
@@ -74,7 +74,7 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
                     except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - it harms nobody else
                         _end_broken(runtime, node, error)
                     except BaseException as error:
-                        if node.attempt is not None:
+                        if node.asked_bytes:
                             attempt_cut_off(runtime, node)
                         if isinstance(error, BaseExceptionGroup):
                             # The own cancel is raised anew, without what cleaning up raised.
@@ -111,7 +111,7 @@ async def _stop(runtime: Runtime, node: Node, status: OutcomeStatus, reason: str
 
 def _end_broken(runtime: Runtime, node: Node, error: BaseException) -> None:
     """Record what was raised: by the model, whose failure is a value, or by what broke unforeseen, which ends the turn."""
-    if node.attempt is not None:
+    if node.asked_bytes:
         attempt_failed(runtime, node, error)
         return
     if runtime.journal.failed is not None and isinstance(error, Exception):

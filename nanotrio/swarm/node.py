@@ -46,7 +46,8 @@ class Node:
 
     __slots__ = (
         "__weakref__",
-        "attempt",
+        "asked_bytes",
+        "asked_nano",
         "body_bytes",
         "children",
         "children_made",
@@ -141,8 +142,9 @@ class Node:
         """Set once a stop has been written down, for who waits for that."""
         self.encoded: list[bytes] | None = None
         """The session's messages as the model's codec encodes them, where there are many."""
-        self.attempt: tuple[int, int] | None = None
-        """Of the model call in flight: the bytes of its request, and what is reserved for it."""
+        self.asked_bytes = 0
+        self.asked_nano = 0
+        """Of the attempt in flight: the size of its request, 0 where there is none, and what is reserved for it."""
         self.seen_seq = 0
         """The last record when it was last looked at whether it waits."""
         self.body_bytes = 0

@@ -8,7 +8,7 @@ look has waited all the time between, and if that record is durable its messages
 wait is timed by itself, and an agent that works is never touched. Where memory is short the task looks every second,
 evicts those first that have waited longest, and stops when there is enough again.
 
-Freed memory goes back to the system by the page, and a page is free when all that lay on it is. So where many thousand
+Freed memory goes back to the system by the page, and a page is free when all that lay on it is. So where some thousand
 agents have tasks the messages of a short conversation are packed into one piece while its agent waits for the model
 (``Session.pack``, in ``calls``): that costs some microseconds, halves what they take, and keeps them apart from the
 many small things that outlive them.
