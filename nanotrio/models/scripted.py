@@ -43,7 +43,7 @@ _DERIVED = Usage()
 
 _TICK_SECONDS = 0.001
 _MOST_AT_ONCE = 128
-"""Who is let go in one pass of the loop: many more would only queue again, for the swarm has a quota of turns a pass."""
+"""Who is let go in one pass of the loop: many more would only queue again, for the swarm has a quota of turns."""
 
 _ASSISTANT_LINE = b'\n["assistant"'
 _WORDS = re.compile(r"\s*\S+\s*|\s+")
@@ -248,7 +248,7 @@ class _Latency:
         waiting = _Waiting(due)
         self._queue.append(waiting)
         # Not a coroutine of ours: thousands of agents wait here.
-        return trio.lowlevel.wait_task_rescheduled(waiting.abort)
+        return trio.lowlevel.wait_task_rescheduled(waiting.abort)  # noqa: ASYNC105
 
     async def watch(self, due: float) -> float:
         """Watch the clock until ``due``, for all in the queue; return 0."""

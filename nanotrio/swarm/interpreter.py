@@ -5,7 +5,9 @@ it looks again and again at what lives long. What exists when the swarm opens is
 changed; values that cannot form cycles are not tracked at all (``gc=False``). To look at the youngest costs about 1 us
 for each object, and the threshold counts what was made less what was freed, old objects included: so 2,000 means some
 10,000 objects and 10 ms. What survives is looked at again very rarely, since the swarm itself leaves no cycles behind
-(tried), and one look at what 5,000 agents hold takes 70 ms.
+(tried), and one look at what 5,000 agents hold takes 70 ms. With 5,000 active and 50,000 in all the collector takes
+30 us an agent so, and its longest look 20 ms. At 20,000 it takes 4 us, but what has gathered by then is all that the
+active ones hold, and a look lasts 110 ms; 5,000 and 10,000 cost 16 and 7 us, for looks of 70 and 110 ms.
 
 A thread that wants the interpreter's lock asks for it after it has waited a whole switch interval, 5 ms by default. A
 busy loop lets go of the lock for a microsecond in every pass, to look for events; a pass that is shorter than the

@@ -78,7 +78,7 @@ async def run_agent(runtime: Runtime, node: Node) -> None:
                             attempt_cut_off(runtime, node)
                         if isinstance(error, BaseExceptionGroup):
                             # The own cancel is raised anew, without what cleaning up raised.
-                            await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC120
+                            await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102, ASYNC120
                         raise
                     else:
                         return
@@ -110,7 +110,7 @@ async def _stop(runtime: Runtime, node: Node, status: OutcomeStatus, reason: str
 
 
 def _end_broken(runtime: Runtime, node: Node, error: BaseException) -> None:
-    """Record what was raised: by the model, whose failure is a value, or by what broke unforeseen, which ends the turn."""
+    """Record what a model raised, whose failure is a value, or what broke unforeseen, which ends the turn."""
     if node.asked_bytes:
         attempt_failed(runtime, node, error)
         return
@@ -150,8 +150,8 @@ def _next_work(runtime: Runtime, node: Node) -> Awaitable[Any] | None:
             case AskModel():
                 return ask_model(runtime, node)
             case RunTools(calls):
-                if (work := run_tools(runtime, node, calls)) is not None:
-                    return work
+                if (jobs := run_tools(runtime, node, calls)) is not None:
+                    return jobs
             case Retry() as retry:
                 return _try_again(runtime, node, retry)
             case EndTurn() as end:

@@ -99,8 +99,7 @@ class Node:
         self.limits: Limits = kind.limits
         self.model: Model = kind.model
         self.tools: dict[str, Tool] = kind.tools
-        self.may_spawn = kind.may_spawn
-        self.heads = kind.heads
+        self.may_spawn, self.heads = kind.may_spawn, kind.heads
         self.children: dict[int, Node] | None = None
         """Those in memory, by id."""
         self.children_made = 0
@@ -142,13 +141,11 @@ class Node:
         """Set once a stop has been written down, for who waits for that."""
         self.encoded: list[bytes] | None = None
         """The session's messages as the model's codec encodes them, where there are many."""
-        self.asked_bytes = 0
-        self.asked_nano = 0
+        self.asked_bytes = self.asked_nano = 0
         """Of the attempt in flight: the size of its request, 0 where there is none, and what is reserved for it."""
         self.seen_seq = 0
         """The last record when it was last looked at whether it waits."""
-        self.body_bytes = 0
-        self.input_tokens = 0
+        self.body_bytes = self.input_tokens = 0
         """Size of the last answered request, in bytes and in tokens: the next estimate starts from there."""
         self.retry_after_seconds: float | None = None
         self.processes: AgentProcesses | None = None
