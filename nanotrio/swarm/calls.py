@@ -36,7 +36,7 @@ _FEW_MESSAGES = 16
 _FEW_BYTES = 8_192
 """So much is encoded anew for each request: to keep the bytes would double what a waiting agent takes."""
 
-_FEW_LIVE = 2_048
+_FEW_LIVE = 8_192
 """While no more agents have a task their short conversations stay as they are: to pack them would save a MB or two."""
 
 

@@ -3,11 +3,10 @@
 Measured: at its defaults the collector costs a fifth of an agent's time, and stalls the loop for 50 ms and more, since
 it looks again and again at what lives long. What exists when the swarm opens is set aside, and the thresholds are
 changed; values that cannot form cycles are not tracked at all (``gc=False``). To look at the youngest costs about 1 us
-for each object, and the threshold counts what was made less what was freed, old objects included: so 2,000 means some
-10,000 objects and 10 ms. What survives is looked at again very rarely, since the swarm itself leaves no cycles behind
-(tried), and one look at what 5,000 agents hold takes 70 ms. With 5,000 active and 50,000 in all the collector takes
-30 us an agent so, and its longest look 20 ms. At 20,000 it takes 4 us, but what has gathered by then is all that the
-active ones hold, and a look lasts 110 ms; 5,000 and 10,000 cost 16 and 7 us, for looks of 70 and 110 ms.
+for each object, and the threshold counts what was made less what was freed, old objects included. With 5,000 active and
+50,000 in all the collector takes 30 us an agent at a threshold of 2,000, and 4 at 20,000, for a longest pass of the loop
+of 50 ms in both. The middle generation is looked at after every fifth time: that is little each time, and less work
+than to look at what has gathered of it rarely.
 
 A thread that wants the interpreter's lock asks for it after it has waited a whole switch interval, 5 ms by default. A
 busy loop lets go of the lock for a microsecond in every pass, to look for events; a pass that is shorter than the
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 
 __all__ = ["tuned_interpreter"]
 
-_THRESHOLDS = (2_000, 2_000, 1_000)
+_THRESHOLDS = (20_000, 4, 12_500)
 _SWITCH_SECONDS = 0.001
 _open = 0
 
