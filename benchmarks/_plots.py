@@ -14,7 +14,7 @@ _COLOURS = ("#2b6cb0", "#b7b7b7")
 
 def bars(title: str, names: tuple[str, str], rows: Sequence[tuple[str, float | None, float | None, str]]) -> str:
     """Return a plot: of each row a label, two values (None where there is none) and their unit; less is better."""
-    values = [each for row in rows for each in row[1:3] if each]
+    values = [each for row in rows for each in row[1:3] if each and each > 0]  # a scale of powers has no other place
     low = 10 ** math.floor(math.log10(min(values) * 0.7))
     high = 10 ** math.ceil(math.log10(max(values)))
     room = _WIDTH - _LABELS - _VALUES
@@ -34,7 +34,7 @@ def bars(title: str, names: tuple[str, str], rows: Sequence[tuple[str, float | N
     for label, *pair, unit in rows:
         lines.append(f'<text x="{_LABELS - 8}" y="{y + _BAR + 4}" text-anchor="end">{escape(label)}</text>')
         for value, colour in zip(pair, _COLOURS, strict=True):
-            if value:
+            if value and value > 0:
                 length = max(1.0, room * math.log10(value / low) / math.log10(high / low))
                 lines.append(f'<rect x="{_LABELS}" y="{y}" width="{length:.1f}" height="{_BAR - 2}" fill="{colour}"/>')
                 text = f"{value:,.0f}" if value >= 1_000 else f"{value:.3g}"
