@@ -94,15 +94,13 @@ class Swarm:
             runtime.residence.put_back(parent)
         profile = profile_of(runtime, parent, options)
         check_room(runtime, parent, len(prompts))
+        name = names[0] if names else options.get("name", "agent")
+        cleaned = check_spawn(runtime, parent, prompts, name, profile)  # all of them, before the first is made
         made: list[Node | Head] = []
         if names:
-            for prompt, name in zip(prompts, names, strict=True):
-                (cleaned,) = check_spawn(runtime, parent, (prompt,), name, profile)
-                made.append(spawn_nowait(runtime, parent, cleaned, name, profile))
+            made += [spawn_nowait(runtime, parent, *each, profile) for each in zip(cleaned, names, strict=True)]
         else:
-            name = options.get("name", "agent")
-            all_cleaned = check_spawn(runtime, parent, prompts, name, profile)
-            made = spawn_alike(runtime, parent, all_cleaned, name, profile, options.get("uuid", ""))
+            made = spawn_alike(runtime, parent, cleaned, name, profile, options.get("uuid", ""))
         root = parent.root.session.uuid if parent is not None else ""
         return [Agent(self, each, root) for each in made]
 

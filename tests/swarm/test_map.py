@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -358,3 +359,20 @@ async def test_what_cannot_be_used_is_told_before_anything_is_written(options: d
             async with swarm.map("do {item", [1]):
                 pass
     assert not any(batch.records for batch in store.batches)
+
+
+async def test_an_item_that_cannot_be_spawned_leaves_those_beside_it_done_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    asked: Counter[str] = Counter()
+
+    def script(c: Conversation) -> Any:
+        asked[c.task] += 1
+        return reply_text("ok")
+
+    async with opened(script) as swarm:
+        async with swarm.map(lambda item: item, ["one", "two", "", "three"]) as results:
+            found = await all_of(results)
+        assert [each.status for each in found] == ["completed", "completed", "failed", "completed"]
+        assert swarm.statistics().resident == 4, "the root and one agent for each item that could be had"
+    assert asked == {"one": 1, "two": 1, "three": 1}
