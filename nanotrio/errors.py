@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import Literal
 
 __all__ = [
+    "TRANSIENT_KINDS",
     "BudgetError",
     "ClosedError",
     "FencedError",
@@ -105,6 +106,10 @@ ModelErrorKind = Literal[
 ]
 
 
+TRANSIENT_KINDS: frozenset[str] = frozenset(("transient", "rate_limited", "unreachable"))
+"""Kinds of failure after which another attempt may succeed."""
+
+
 class ModelError(NanotrioError):
     """One attempt of a model call failed.
 
@@ -133,7 +138,7 @@ class ModelError(NanotrioError):
     @property
     def is_transient(self) -> bool:
         """Whether another attempt may succeed."""
-        return self.kind in ("transient", "rate_limited", "unreachable")
+        return self.kind in TRANSIENT_KINDS
 
 
 class ToolError(NanotrioError):

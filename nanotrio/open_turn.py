@@ -51,7 +51,6 @@ class Turn(msgspec.Struct, gc=False, omit_defaults=True):
     mistakes: int = 0
     """Steps in a row with the same mistake."""
     mistake_step: int = 0
-    restarts: int = 0
 
     def count_mistake(self, mistake: str) -> None:
         """Count what the model did wrong, or that it did not; see ``mistakes``."""

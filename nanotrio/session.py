@@ -456,7 +456,6 @@ def _restarted(session: Session, _: facts.Restarted) -> None:
     if session.status == "closed":
         session.status = "idle"
     if (turn := session.turn) is not None:
-        turn.restarts += 1
         turn.elapsed_us += max(0, session.former_us - turn.since_us)
         turn.since_us = session.updated_us
 

@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from .errors import TRANSIENT_KINDS
 from .limits import Limits
 from .messages import ToolCall, Usage
 from .open_turn import Turn
@@ -77,8 +78,6 @@ INTERRUPTED = (
 )
 NOT_RUN = "not run: the turn ended first"
 CUT_OFF = "interrupted; outcome unknown: the turn was ended while this call ran. Check before doing it again."
-
-_TRANSIENT = frozenset(("transient", "rate_limited", "unreachable"))
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
@@ -223,7 +222,7 @@ def _end_of(session: Session, turn: Turn, limits: Limits) -> EndTurn | None:
         return EndTurn("failed", f"the reply was cut off at max_output_tokens ({limits.max_output_tokens})")
     if turn.stop == "refusal":
         return EndTurn("failed", "the model refused to go on")
-    if turn.failure_kind and (turn.failure_kind not in _TRANSIENT or turn.failed_attempts >= limits.max_attempts):
+    if turn.failure_kind and (turn.failure_kind not in TRANSIENT_KINDS or turn.failed_attempts >= limits.max_attempts):
         tries = f" ({turn.failed_attempts} attempts)" if turn.failed_attempts > 1 else ""
         return EndTurn("failed", f"{turn.failure}{tries}")
     if turn.mistakes >= limits.max_bad_calls:

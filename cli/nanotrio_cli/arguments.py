@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-import re
 import uuid
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
 
+from .agent_arguments import add_agent_flags, agent_values, argument_text, refuse_two_modes
 from .care_arguments import (
     ExportOptions,
     SqlOptions,
@@ -38,14 +38,6 @@ _INSPECT = ("ls", "show", "tree")
 _CARE = ("store", "export", "sql")
 _LATER_COMMANDS = ("attach", "cancel", "host", "doctor")
 _COMMANDS = (*_INSPECT, "map", "demo", *_CARE, *_LATER_COMMANDS)
-
-_MODES = {
-    "manual": "manual",
-    "default": "manual",
-    "acceptEdits": "acceptEdits",
-    "plan": "plan",
-    "bypassPermissions": "bypassPermissions",
-}
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,12 +155,6 @@ def _filled(text: str) -> str:
     return text
 
 
-def _mode(text: str) -> str:
-    if text not in _MODES:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of manual, acceptEdits, plan, bypassPermissions")
-    return _MODES[text]
-
-
 def _run_parser() -> _Parser:
     parser = _Parser(
         prog="nanotrio",
@@ -206,13 +192,7 @@ def _run_parser() -> _Parser:
         help="with -p: how long to wait for the tree to settle (%(default)g)",
     )
     add("--json-schema", type=_filled, metavar="JSON", help="a schema, or a file of one, that the result must fit")
-    add("--system-prompt", metavar="TEXT", help="instead of the built-in one")
-    add("--append-system-prompt", metavar="TEXT", help="added to the system prompt")
-    add("--permission-mode", type=_mode, metavar="MODE", help="manual, acceptEdits, plan or bypassPermissions")
-    add("--dangerously-skip-permissions", action="store_true", help="--permission-mode bypassPermissions")
-    add("--allowedTools", "--allowed-tools", action="append", default=[], metavar="NAMES", help="allowed unasked")
-    add("--disallowedTools", "--disallowed-tools", action="append", default=[], metavar="NAMES", help="never allowed")
-    add("--takeover", action="store_true", help="take the store from the process that owns it")
+    add_agent_flags(parser)
     add("--no-session", action="store_true", help="keep nothing on disk")
     add("--no-host", action="store_true", help="run in this process; so far every run does")
     add("--verbose", action="store_true", help="with -p and text: tell what happens on standard error")
@@ -311,31 +291,12 @@ def _demo_options(argv: Sequence[str]) -> DemoOptions:
 
 def _map_options(argv: Sequence[str]) -> MapRunOptions:
     parser = _Parser(prog="nanotrio map", allow_abbrev=False)
-    add_map(parser, _filled, _positive_int, _positive_number, _mode)
+    add_map(parser, _filled, _positive_int, _positive_number)
     found = parser.parse_args(argv)
-    _refuse_two_modes(found)
+    refuse_two_modes(found)
     given = {name: value for name, value in vars(found).items() if name in MapRunOptions.__struct_fields__}
-    for name in ("prompt", "system_prompt", "append_system_prompt"):
-        given[name] = given[name] and argument_text(given[name])
-    given["permission_mode"] = "bypassPermissions" if found.dangerously_skip_permissions else found.permission_mode
-    return MapRunOptions(
-        **given,
-        allowed_tools=_names(found.allowedTools, "--allowedTools"),
-        denied_tools=_names(found.disallowedTools, "--disallowedTools"),
-    )
-
-
-def _names(values: Sequence[str], flag: str) -> tuple[str, ...]:
-    """Split ``"bash, read Edit"`` as Claude Code does; rules in parentheses come later."""
-    names: list[str] = []
-    for value in values:
-        names.extend(name for name in re.split(r"[,\s]+(?![^(]*\))", value.strip()) if name)
-    for name in names:
-        if "(" in name:
-            raise CommandLineError(f"{flag}: rules such as {name!r} are not in this version; give the tool's name")
-    if values and not names:
-        raise CommandLineError(f"{flag}: the value is empty; give names of tools, separated by commas")
-    return tuple(names)
+    given |= {"prompt": argument_text(found.prompt), **agent_values(found)}
+    return MapRunOptions(**given)
 
 
 def _prompt(words: Sequence[str], *, headless: bool) -> str | None:
@@ -353,11 +314,6 @@ def _prompt(words: Sequence[str], *, headless: bool) -> str | None:
     return argument_text(words[0])
 
 
-def argument_text(argument: str) -> str:
-    """Turn an argument into text that every store and wire takes: bytes that are not UTF-8 become U+FFFD."""
-    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
 def _run_options(parser: _Parser, argv: Sequence[str]) -> Options:
     found = parser.parse_args(argv)
     if found.version:
@@ -368,7 +324,6 @@ def _run_options(parser: _Parser, argv: Sequence[str]) -> Options:
     if found.input_format != "text":
         raise CommandLineError("--input-format stream-json is not in this version")
     _refuse_contradictions(found)
-    mode = "bypassPermissions" if found.dangerously_skip_permissions else found.permission_mode
     return RunOptions(
         prompt=_prompt(found.prompt, headless=found.print),
         headless=found.print,
@@ -383,15 +338,10 @@ def _run_options(parser: _Parser, argv: Sequence[str]) -> Options:
         max_budget_usd=found.max_budget_usd,
         max_wait_seconds=found.max_wait_seconds,
         json_schema=found.json_schema,
-        system_prompt=found.system_prompt and argument_text(found.system_prompt),
-        append_system_prompt=found.append_system_prompt and argument_text(found.append_system_prompt),
-        permission_mode=mode,
-        allowed_tools=_names(found.allowedTools, "--allowedTools"),
-        denied_tools=_names(found.disallowedTools, "--disallowedTools"),
         partial_messages=found.include_partial_messages,
         verbose=found.verbose,
-        takeover=found.takeover,
         no_session=found.no_session,
+        **agent_values(found),
     )
 
 
@@ -417,9 +367,4 @@ def _refuse_contradictions(found: argparse.Namespace) -> None:
                 raise CommandLineError(f"{flag} goes with -p")
     if found.include_partial_messages and found.output_format != "stream-json":
         raise CommandLineError("--include-partial-messages goes with --output-format stream-json")
-    _refuse_two_modes(found)
-
-
-def _refuse_two_modes(found: argparse.Namespace) -> None:
-    if found.dangerously_skip_permissions and found.permission_mode not in (None, "bypassPermissions"):
-        raise CommandLineError("--dangerously-skip-permissions and --permission-mode contradict each other")
+    refuse_two_modes(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -15,7 +14,7 @@ import rich.text
 from .demo_act import Progress
 from .folded_tree import Line
 from .money import cost_text
-from .output import write_now
+from .output import TerminalFile
 
 __all__ = ["Bar", "Stage"]
 
@@ -24,30 +23,11 @@ _INDENT = 3
 _STATUS_STYLES = {"completed": "green", "budget_exceeded": "yellow"}
 
 
-class _Stdout:
-    """Standard output as rich wants it; a reader that has gone is told by ``OutputClosedError``."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        write_now(text.encode("utf-8", "replace"))
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is kept back."""
-
-    def isatty(self) -> bool:
-        return os.isatty(1)
-
-    def fileno(self) -> int:
-        return 1
-
-
 class Stage:
     """Standard output, with styles where a terminal is there to show them."""
 
     def __init__(self) -> None:
-        self.console = rich.console.Console(file=_Stdout(), highlight=False)  # type: ignore[arg-type]  # all that rich uses
+        self.console = rich.console.Console(file=TerminalFile(1), highlight=False)  # type: ignore[arg-type]  # all that rich uses
         self.is_live = self.console.is_terminal and not self.console.is_dumb_terminal
 
     def title(self, text: str) -> None:

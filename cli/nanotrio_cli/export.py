@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, assert_never
 
 import trio
@@ -22,12 +21,12 @@ from nanotrio.session import Session
 
 from .care_arguments import ExportOptions
 from .data_folder import DataFolder
-from .exits import OK, CommandError
+from .exits import OK
 from .folded_tree import status_of
 from .inspection import below, view_record
 from .output import encode_line, write_now
 from .printable import printable
-from .sessions import Found, check_url, find, newest
+from .sessions import Found, check_url, find, newest, working_directory
 from .stream import content_records
 
 __all__ = ["export"]
@@ -52,7 +51,7 @@ async def _export(options: ExportOptions, environment: Mapping[str, str]) -> int
     if options.id is not None:
         found = await find(urls, options.id, one_of_many=many)
     else:
-        found = await newest(urls, _directory(), one_of_many=many)
+        found = await newest(urls, working_directory(), one_of_many=many)
     views = below(found.tree, found.view.id) if options.tree else [found.view]
     for view in views:
         session = await read_session(found.url, view.id)
@@ -62,13 +61,6 @@ async def _export(options: ExportOptions, environment: Mapping[str, str]) -> int
             text = _markdown(view, found, session)
             write_now((printable(text) if os.isatty(1) else text).encode("utf-8", "replace"))
     return OK
-
-
-def _directory() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:
-        raise CommandError("the working directory no longer exists; name the session by its id") from None
 
 
 def _records(view: AgentView, found: Found, session: Session) -> Iterator[dict[str, Any]]:

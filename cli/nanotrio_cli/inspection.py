@@ -9,7 +9,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -20,13 +19,13 @@ from nanotrio.messages import Message, Text, Thinking, ToolCall, ToolResult
 
 from .arguments import InspectOptions
 from .data_folder import DataFolder
-from .exits import OK, CommandError
+from .exits import OK
 from .folded_tree import Line, status_of, tree_lines
 from .money import view_cost
 from .output import encode_line, write_error, write_now
 from .printable import one_line, printable
 from .result import usage_record
-from .sessions import Found, check_url, find, newest, read_trees, read_views
+from .sessions import Found, check_url, find, newest, read_trees, read_views, working_directory
 from .stream import content_records
 from .transcript import call_line
 
@@ -69,7 +68,7 @@ async def _inspect(options: InspectOptions, environment: Mapping[str, str]) -> i
         _print_tree(options, views, None)
         return OK
     if options.id is None:
-        found = await newest(urls, _directory(), one_of_many=many)
+        found = await newest(urls, working_directory(), one_of_many=many)
     else:
         found = await find(urls, options.id, one_of_many=many)
     if options.command == "tree":
@@ -77,13 +76,6 @@ async def _inspect(options: InspectOptions, environment: Mapping[str, str]) -> i
     else:
         await _show(options, found)
     return OK
-
-
-def _directory() -> str:
-    try:
-        return str(Path.cwd())
-    except OSError:
-        raise CommandError("the working directory no longer exists; name the session by its id") from None
 
 
 def view_record(view: AgentView, url: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from .agent_arguments import add_agent_flags
+
 __all__ = ["MapRunOptions", "add_map"]
 
 
@@ -41,7 +43,7 @@ class MapRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     no_progress: bool
 
 
-def add_map(parser: argparse.ArgumentParser, filled: Any, positive_int: Any, positive_number: Any, mode: Any) -> None:
+def add_map(parser: argparse.ArgumentParser, filled: Any, positive_int: Any, positive_number: Any) -> None:
     """Add what may follow ``nanotrio map``."""
     add = parser.add_argument
     add("items", type=filled, metavar="ITEMS", help="a file of lines, .jsonl or .csv, a pattern in quotes, or -")
@@ -63,13 +65,7 @@ def add_map(parser: argparse.ArgumentParser, filled: Any, positive_int: Any, pos
     )
     add("--max-turns", type=positive_int, metavar="N", help="model calls before an item's turn is ended")
     add("--json-schema", type=filled, metavar="JSON", help="a schema, or a file of one, that each result must fit")
-    add("--system-prompt", metavar="TEXT", help="instead of the built-in one")
-    add("--append-system-prompt", metavar="TEXT", help="added to the system prompt")
-    add("--permission-mode", type=mode, metavar="MODE", help="manual, acceptEdits, plan or bypassPermissions")
-    add("--dangerously-skip-permissions", action="store_true", help="--permission-mode bypassPermissions")
-    add("--allowedTools", "--allowed-tools", action="append", default=[], metavar="NAMES", help="allowed unasked")
-    add("--disallowedTools", "--disallowed-tools", action="append", default=[], metavar="NAMES", help="never allowed")
-    add("--takeover", action="store_true", help="take the store from the process that owns it")
+    add_agent_flags(parser)
     add("--no-host", action="store_true", help="run in this process; so far every run does")
     add("--dry-run", action="store_true", help="show counts and the first prompts, and run nothing")
     add("--no-progress", action="store_true", help="say nothing before the end")

@@ -11,31 +11,12 @@ import rich.progress
 
 from nanotrio.swarm import MapStatistics
 
-from .output import write_error, write_now
+from .output import TerminalFile, write_error
 
 __all__ = ["MapProgress"]
 
 BAR_SECONDS = 0.1
 PLAIN_SECONDS = 5.0
-
-
-class _Stderr:
-    """Standard error as rich wants it; where nobody reads it, nothing can be done."""
-
-    encoding = "utf-8"
-
-    def write(self, text: str) -> int:
-        write_now(text.encode("utf-8", "replace"), 2)
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing is kept back."""
-
-    def isatty(self) -> bool:
-        return os.isatty(2)
-
-    def fileno(self) -> int:
-        return 2
 
 
 class MapProgress:
@@ -47,7 +28,7 @@ class MapProgress:
     def __init__(self, total: int | None, *, is_quiet: bool, is_shared: bool) -> None:
         self._total = total
         self._is_quiet = is_quiet
-        console = rich.console.Console(file=_Stderr(), highlight=False)  # type: ignore[arg-type]  # all that rich uses
+        console = rich.console.Console(file=TerminalFile(2), highlight=False)  # type: ignore[arg-type]  # all that rich uses
         is_live = console.is_terminal and not console.is_dumb_terminal and not (is_shared and os.isatty(1))
         self._bar: rich.progress.Progress | None = None
         if is_live and not is_quiet:

@@ -18,7 +18,7 @@ import msgspec
 
 from .exits import CommandError, OutputClosedError
 
-__all__ = ["Output", "encode_line", "write_error", "write_now"]
+__all__ = ["Output", "TerminalFile", "encode_line", "write_error", "write_now"]
 
 _CHUNK = 4_096
 """POSIX's least PIPE_BUF on Linux: a pipe that polls as writable takes this much without blocking."""
@@ -74,6 +74,31 @@ def write_error(line: str) -> None:
     """Say one line on standard error; where that cannot be written, nothing more can be done."""
     with suppress(OutputClosedError, CommandError):
         write_now(" ".join(line.splitlines()).encode("utf-8", "replace") + b"\n", 2)
+
+
+class TerminalFile:
+    """A standard stream as rich wants it. A reader that has gone is told by ``OutputClosedError``."""
+
+    encoding = "utf-8"
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        """Write a text at once."""
+        write_now(text.encode("utf-8", "replace"), self._descriptor)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def isatty(self) -> bool:
+        """Whether a terminal is at its other end."""
+        return os.isatty(self._descriptor)
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._descriptor
 
 
 class Output:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -15,10 +16,22 @@ from nanotrio.swarm.reading import read_roots
 from .exits import CommandError, CommandLineError
 from .output import write_error
 
-__all__ = ["Found", "check_url", "find", "newest", "read_trees", "read_views", "roots"]
+__all__ = ["Found", "check_url", "find", "newest", "read_trees", "read_views", "roots", "working_directory"]
 
 _MIN_UUID_CHARACTERS = 4
 _UUID = re.compile(r"[0-9a-fA-F-]+")
+
+
+def working_directory() -> str:
+    """Return the folder whose sessions are meant.
+
+    Raises:
+        CommandError: it no longer exists.
+    """
+    try:
+        return str(Path.cwd())
+    except OSError:
+        raise CommandError("the working directory no longer exists; name the session by its id") from None
 
 
 class Found(msgspec.Struct, frozen=True):

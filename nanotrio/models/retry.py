@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
-from ..errors import ModelErrorKind
+from ..errors import TRANSIENT_KINDS, ModelErrorKind
 
 __all__ = ["KNOWN_ERRORS", "MAX_STATED_SECONDS", "RateGate", "classify", "delay_seconds", "retry_after_seconds"]
 
@@ -126,7 +126,7 @@ def delay_seconds(kind: ModelErrorKind, attempt: int, retry_after_seconds: float
     ``attempt`` is the number of tries that failed so far, from 1. The delay is never shorter than
     ``retry_after_seconds``. Equal arguments give equal delays.
     """
-    if kind not in ("transient", "rate_limited", "unreachable"):
+    if kind not in TRANSIENT_KINDS:
         return math.inf
     part = _spread(seed, attempt)
     if retry_after_seconds is not None:
