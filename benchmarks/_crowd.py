@@ -11,11 +11,13 @@ import math
 import os
 import signal
 from array import array
+from collections.abc import Awaitable
 from typing import Any
 
 import trio
 
 import nanotrio
+from nanotrio.messages import ToolCall
 from nanotrio.models import Conversation, Late, Reply, ScriptedModel, reply_calls, reply_text
 
 __all__ = ["SLICE", "SYSTEM", "Crowd", "CrowdModel", "die_in_time", "spawn_all", "spawn_children", "task_of"]
@@ -24,6 +26,7 @@ SLICE = 1_000
 """Children a call of spawn_many."""
 SYSTEM = "You are one of many agents that work on one large job. " * 75
 _PADDING = "Read the row, decide what kind of row it is, tell your sibling, and hand in what you found. " * 6
+_PAUSE = reply_text("I have told my sibling.", stop="pause")
 _TOOLS = ("send_message", "submit_result")
 
 
@@ -46,14 +49,16 @@ class Crowd:
         self.active = min(later, agents)
         self._firsts = [array("q") for _ in range(roots)]
         self._ahead = 0
-        self.waiting = 0
         self.peak_waiting = 0
         self.to_parent = 0
         self.early = 0
         """Replies whose sibling was not there yet; they write to the parent, and should be none."""
+        self.asked = 0
+        """Last requests of children."""
         self.done = 0
+        """Results that were replied, where the model counts them."""
         self.kill_at = 0
-        """Results after which the process is to die; who is later than these gets no reply."""
+        """Results after which the process is to die; who asks later than these gets no reply."""
         self.may_die = trio.Event()
         self.may_reply = trio.Event()
         self.full = trio.Event()
@@ -76,19 +81,29 @@ class Crowd:
             return reply_text("noted")
         steps = conversation.steps
         if steps == 1:
-            return reply_text("I have told my sibling.", stop="pause")
+            return _PAUSE
         root_text, row_text, _ = rest.split(" ", 2)
         row = int(row_text)
         if steps == 0:
             to = self._name(int(root_text), row + self.later)
             return reply_calls(("send_message", {"to": to, "text": f"row {row} is done"}))
         result = reply_calls(("submit_result", {"result": f"row {row} is of kind {row % 7}"}))
-        if self.kill_at and self.done >= self.kill_at:
-            return Late(result, math.inf)
-        self.done += 1
-        if self.done == self.kill_at:
-            self.may_die.set()
-        return result
+        self.asked += 1
+        return Late(result, math.inf) if self.kill_at and self.asked > self.kill_at else result
+
+    def waits(self, count: int) -> None:
+        """So many wait for the model."""
+        if count > self.peak_waiting:
+            self.peak_waiting = count
+            if count == self.active:
+                self.full.set()
+
+    def replied(self, reply: Reply) -> None:
+        """Count a result."""
+        if any(isinstance(part, ToolCall) and part.name == "submit_result" for part in reply.parts):
+            self.done += 1
+            if self.done == self.kill_at:
+                self.may_die.set()
 
     def _name(self, root: int, row: int) -> str:
         if row < self.counts[root]:
@@ -102,29 +117,38 @@ class Crowd:
 
 
 class CrowdModel:
-    """A scripted model that really suspends, and counts how many agents wait for it."""
+    """A scripted model that really suspends; ``counts_results`` for ``Crowd.done``, at the cost of a frame."""
 
-    def __init__(self, crowd: Crowd, latency_seconds: float) -> None:
+    def __init__(self, crowd: Crowd, latency_seconds: float, *, counts_results: bool = False) -> None:
         self._crowd = crowd
+        self._counts_results = counts_results
+        self._held = 0
         self._model = ScriptedModel(crowd.script, name="scripted/bench", latency_seconds=latency_seconds)
         self.name = self._model.name
         self.price = self._model.price
         self.codec = self._model.codec
 
-    async def attempt(self, body: bytes, emit: Any, *, idle_seconds: float) -> Reply:
-        """Ask the script, counted."""
-        crowd = self._crowd
-        crowd.waiting += 1
-        if crowd.waiting > crowd.peak_waiting:
-            crowd.peak_waiting = crowd.waiting
-            if crowd.waiting == crowd.active:
-                crowd.full.set()
+    @property
+    def waiting(self) -> int:
+        """How many agents wait for it."""
+        return self._held + self._model.waiting
+
+    def attempt(self, body: bytes, emit: Any, *, idle_seconds: float) -> Awaitable[Reply]:
+        """Ask the script, once every sibling is there that it may name."""
+        self._crowd.waits(self.waiting + 1)
+        if self._counts_results or not self._crowd.may_reply.is_set():
+            return self._attempt_later(body, emit, idle_seconds)
+        return self._model.attempt(body, emit, idle_seconds=idle_seconds)
+
+    async def _attempt_later(self, body: bytes, emit: Any, idle_seconds: float) -> Reply:
+        self._held += 1
         try:
-            if not crowd.may_reply.is_set():
-                await crowd.may_reply.wait()
-            return await self._model.attempt(body, emit, idle_seconds=idle_seconds)
+            await self._crowd.may_reply.wait()
         finally:
-            crowd.waiting -= 1
+            self._held -= 1
+        reply = await self._model.attempt(body, emit, idle_seconds=idle_seconds)
+        self._crowd.replied(reply)
+        return reply
 
 
 async def die_in_time(swarm: nanotrio.Swarm, crowd: Crowd) -> None:

@@ -138,13 +138,6 @@ def _memory() -> list[Figure]:
     return [
         Figure("waiting, eight messages", "KB", "footprint", match, "waiting.resident_bytes", 10, (174,), 1e-3),
         Figure("the same, evicted", "KB", "footprint", match, "evicted.resident_bytes", 4.5, (39,), 1e-3),
-        *(
-            Figure(label, "KB", "footprint", match, f"{name}_unheld.resident_bytes", bar, (published,), 1e-3)
-            for label, name, bar, published in (
-                ("waiting, the model lets go of the request", "waiting", 10, 174),
-                ("evicted, the model lets go of the request", "evicted", 4.5, 39),
-            )
-        ),
     ]
 
 

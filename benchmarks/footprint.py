@@ -3,10 +3,9 @@
 Each subject is measured in a process of its own: (PSS at ``--count`` - PSS at 0) / ``--count``, and again, with fewer
 and with every allocation of Python traced, the bytes on Python's heap. SQLite's own are in the first alone.
 
-- ``waiting``: a child that waits for a scripted model, with a history of eight messages.
+- ``waiting``: a child that waits for a scripted model, with a history of eight messages. The reply to come is one for
+  all, so that what is measured is the agent's.
 - ``evicted``: the same once its transcript has left memory.
-- ``waiting_unheld``, ``evicted_unheld``: both with a model that lets go of the request once it has it, as a server's
-  client may; a scripted one keeps it, system prompt and all, for the script that is asked after the latency.
 - ``fresh``: a child that waits for the reply to its first request; its start is timed: spawned, durably, with a task of
   500 bytes, admitted, and its request made.
 - ``idle``: a child that has ended its turn and waits for mail, in a swarm as it is opened by default; then each gets a
@@ -37,12 +36,14 @@ from benchmarks._bare import BARE, Meter, run_bare
 from benchmarks._crowd import SLICE, SYSTEM, task_of
 from benchmarks._measures import print_result
 from benchmarks._places import opened_place
-from nanotrio.models import Conversation, Reply, ScriptedModel, reply_calls, reply_text
+from nanotrio.messages import Usage
+from nanotrio.models import Conversation, Reply, ScriptedModel, reply_calls, reply_text, split_request
 
-AGENTS = ("waiting", "evicted", "waiting_unheld", "evicted_unheld", "fresh", "idle", "kept")
+AGENTS = ("waiting", "evicted", "fresh", "idle", "kept")
 HISTORY = 4
 """Replies before the request that is not answered: with three results of calls and the task they are eight messages."""
 _LONG_SECONDS = 1e9
+_LAST = reply_text("The row is of kind 3.", usage=Usage(1_400, 6))
 _WAKERS = 256
 _MAX_SECONDS = 600.0
 
@@ -50,36 +51,30 @@ _MAX_SECONDS = 600.0
 class _Model:
     """Answers at once, up to a step; the request after that waits for a scripted model's long latency."""
 
-    def __init__(self, last_step: int, *, keeps_request: bool = True) -> None:
+    def __init__(self, last_step: int) -> None:
         self._last_step = last_step
-        self._keeps_request = keeps_request
         self._quick = ScriptedModel(self._script, name="scripted/bench")
-        self._slow = ScriptedModel(self._script, name="scripted/bench", latency_seconds=_LONG_SECONDS)
+        self._slow = ScriptedModel(lambda _: _LAST, name="scripted/bench", latency_seconds=_LONG_SECONDS)
         self.name, self.price, self.codec = self._quick.name, self._quick.price, self._quick.codec
-        self.waiting = 0
 
     def attempt(self, body: bytes, emit: Any, *, idle_seconds: float) -> Coroutine[Any, Any, Reply]:
         """Ask one of the two; no frame of our own stands in a waiting agent."""
-        conversation = Conversation(body)
+        conversation = Conversation(*split_request(body))
         if conversation.task.startswith("child") and conversation.steps == self._last_step:
-            self.waiting += 1
-            return self._slow.attempt(body, emit, idle_seconds=idle_seconds) if self._keeps_request else _no_reply()
+            return self._slow.attempt(body, emit, idle_seconds=idle_seconds)
         return self._quick.attempt(body, emit, idle_seconds=idle_seconds)
+
+    @property
+    def waiting(self) -> int:
+        """How many children wait for the reply that does not come."""
+        return self._slow.waiting
 
     def _script(self, conversation: Conversation) -> Reply:
         if self._last_step == HISTORY and conversation.task.startswith("child"):
             if conversation.steps == 0:
                 return reply_text("I look at the row first.", stop="pause")
             return reply_calls(("note", {"text": f"step {conversation.steps} of the row is looked at"}))
-        return reply_text("The row is of kind 3.")
-
-
-async def _no_reply() -> Reply:
-    def abort(_: object) -> trio.lowlevel.Abort:
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    await trio.lowlevel.wait_task_rescheduled(abort)
-    raise AssertionError("nobody wakes it")
+        return _LAST
 
 
 @nanotrio.tool(effect=False)
@@ -101,7 +96,7 @@ async def _spawn(root: nanotrio.Agent, count: int) -> list[range]:
 async def _measure(url: str, subject: str, count: int, meter: Meter) -> dict[str, Any]:
     ends = subject in ("idle", "kept")
     last_step = -1 if ends else 0 if subject == "fresh" else HISTORY
-    model = _Model(last_step, keeps_request=not subject.endswith("_unheld"))
+    model = _Model(last_step)
     limits = nanotrio.Limits(max_live=count + 64, max_total=count + 8_000)
     if subject == "kept" and "max_idle" in limits.__struct_fields__:
         limits = msgspec.structs.replace(limits, max_idle=count + 64)

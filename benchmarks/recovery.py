@@ -59,7 +59,7 @@ class _Watched:
 async def _run(url: str, crowd: Crowd, active: int, latency_seconds: float) -> None:
     """Run a swarm that is to be killed."""
     limits = nanotrio.Limits(max_live=active + len(crowd.counts) + 16, max_total=max(crowd.counts) + 1)
-    model = CrowdModel(crowd, latency_seconds)
+    model = CrowdModel(crowd, latency_seconds, counts_results=True)
     async with (
         nanotrio.open_swarm(store=url, model=model, system=SYSTEM, limits=limits, max_active=active) as swarm,
         trio.open_nursery() as nursery,
@@ -74,7 +74,7 @@ async def _resume(url: str, crowd: Crowd, active: int, latency_seconds: float, s
     """Open a killed swarm's store, resume all, and tell when its agents wait again; with a finite latency, end."""
     watched = _Watched(started)
     limits = nanotrio.Limits(max_live=active + len(crowd.counts) + 16, max_total=max(crowd.counts) + 1)
-    model = CrowdModel(crowd, latency_seconds)
+    model = CrowdModel(crowd, latency_seconds, counts_results=True)
     crowd.may_reply.set()
     async with nanotrio.open_swarm(store=url, model=model, system=SYSTEM, limits=limits, max_active=active) as swarm:
         watched.note("opened_seconds")
@@ -82,9 +82,9 @@ async def _resume(url: str, crowd: Crowd, active: int, latency_seconds: float, s
         crowd.active = min(crowd.active, unfinished)
         roots = await swarm.resume_all()
         watched.note("resumed_seconds")
-        await _waiting_again(crowd, swarm)
+        await _waiting_again(model, crowd, swarm)
         watched.note("waiting_seconds")
-        watched.figures |= {"unfinished": unfinished, "waiting": crowd.waiting, "peak_mb": peak_mb()}
+        watched.figures |= {"unfinished": unfinished, "waiting": model.waiting, "peak_mb": peak_mb()}
         watched.figures["waiting_cpu_seconds"] = time.process_time()
         if math.isinf(latency_seconds):
             print(json.dumps(watched.figures), flush=True)
@@ -99,12 +99,12 @@ async def _resume(url: str, crowd: Crowd, active: int, latency_seconds: float, s
     return watched.figures
 
 
-async def _waiting_again(crowd: Crowd, swarm: nanotrio.Swarm) -> None:
+async def _waiting_again(model: CrowdModel, crowd: Crowd, swarm: nanotrio.Swarm) -> None:
     """Wait until as many wait for the model as may, or as there are: roots whose children work do not ask."""
     with trio.move_on_after(60):
-        while crowd.waiting < crowd.active:
+        while model.waiting < crowd.active:
             statistics = swarm.statistics()
-            if crowd.waiting and crowd.waiting == statistics.active and not statistics.pending:
+            if model.waiting and model.waiting == statistics.active and not statistics.pending:
                 return
             await trio.sleep(0.002)
 

@@ -43,7 +43,7 @@ def usd_text(amount_nano: int) -> str:
     return f"{Decimal(f'{usd(amount_nano):.6g}'):f} USD"
 
 
-class Limits(msgspec.Struct, frozen=True, gc=False, array_like=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, cache_hash=True, gc=False, array_like=True, kw_only=True):
     """The bounds of one agent; of the first group, the tightest along its lineage holds.
 
     New fields are added at the end: the order is the stored form.

@@ -292,7 +292,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     facts: bytes
 
 
-class Profile(msgspec.Struct, frozen=True, array_like=True):
+class Profile(msgspec.Struct, frozen=True, cache_hash=True, array_like=True):
     """What an agent is, apart from its name and its task; stored once and shared by all that are alike."""
 
     model: str

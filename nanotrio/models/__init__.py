@@ -23,6 +23,7 @@ from .scripted import (
     registered_scripts,
     reply_calls,
     reply_text,
+    split_request,
 )
 from .sse import EventParser
 
@@ -60,4 +61,5 @@ __all__ = [
     "reply_calls",
     "reply_text",
     "retry_after_seconds",
+    "split_request",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import msgspec
@@ -33,6 +33,7 @@ __all__ = [
     "registered_scripts",
     "reply_calls",
     "reply_text",
+    "split_request",
 ]
 
 FREE = Price(0, 0, 0, 0)
@@ -65,40 +66,44 @@ class Conversation:
     """What a script is shown: the request, decoded as far as it is asked for."""
 
     # Plain slots: functools.cached_property takes a lock at each first use.
-    __slots__ = ("_body", "_head", "_head_end", "_last", "_steps")
+    __slots__ = ("_head", "_head_line", "_last", "_lines", "_steps")
 
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-        self._head_end = body.find(b"\n")
+    def __init__(self, head: bytes, lines: bytes) -> None:
+        """Of a request's first line, and of the lines of its messages; ``split_request`` takes it apart."""
+        self._head_line = head
+        self._lines = lines
         self._head: _Head | None = None
         self._last: Message | None = None
         self._steps = -1
 
     @property
+    def size_bytes(self) -> int:
+        """The size of the request."""
+        return len(self._head_line) + len(self._lines)
+
+    @property
     def last(self) -> Message:
         """The last message."""
         if self._last is None:
-            self._last = _decode_message(self._body[self._body.rindex(b"\n") + 1 :])
+            self._last = _decode_message(self._lines[self._lines.rfind(b"\n") + 1 :])
         return self._last
 
     @property
     def first(self) -> Message:
         """The first message; decoded at each use."""
-        start = self._head_end + 1
-        end = self._body.find(b"\n", start)
-        return _decode_message(self._body[start : end if end >= 0 else None])
+        end = self._lines.find(b"\n")
+        return _decode_message(self._lines[: end if end >= 0 else None])
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages; decoded at each use."""
-        return tuple(_decode_message(line) for line in self._body.split(b"\n")[1:])
+        return tuple(_decode_message(line) for line in self._lines.split(b"\n"))
 
     @property
     def steps(self) -> int:
         """The number of the assistant's messages so far, so 0 for the first request."""
         if self._steps < 0:
-            # The head is passed over first: looking for one byte is far quicker than for thirteen.
-            self._steps = self._body.count(_ASSISTANT_LINE, max(0, self._head_end))
+            self._steps = self._lines.count(_ASSISTANT_LINE)  # the first message is the user's
         return self._steps
 
     @property
@@ -138,8 +143,15 @@ class Conversation:
 
     def _decoded_head(self) -> _Head:
         if self._head is None:
-            self._head = _decode_head(self._body[: self._head_end if self._head_end >= 0 else None])
+            self._head = _decode_head(self._head_line)
         return self._head
+
+
+def split_request(body: bytes, head: bytes = b"\n") -> tuple[bytes, bytes]:
+    """Return the first line of a request, with its end, and the rest; ``head`` itself where it begins so."""
+    if not body.startswith(head):
+        head = body[: body.find(b"\n") + 1]
+    return head, body[len(head) :]
 
 
 class Late(msgspec.Struct, frozen=True, gc=False):
@@ -276,11 +288,14 @@ class _Latency:
 class ScriptedModel:
     """A ``Model`` whose replies a script decides.
 
-    ``latency_seconds`` passes before each reply; at zero the attempt still lets other tasks run. Usage is derived
-    from the sizes of request and reply, four bytes a token, unless a reply brings its own.
+    The script is asked as the request comes in, and its reply is there ``latency_seconds`` later; at zero the attempt
+    still lets other tasks run. So thousands that wait hold a reply each, and no request. Usage is derived from the
+    sizes of request and reply, four bytes a token, unless a reply brings its own.
+
+    ``waiting`` is the number of attempts that have begun and have no reply yet.
     """
 
-    __slots__ = ("_head", "_latency", "_script", "codec", "name", "price")
+    __slots__ = ("_head", "_latency", "_script", "codec", "name", "price", "waiting")
 
     def __init__(
         self,
@@ -293,6 +308,7 @@ class ScriptedModel:
         self.name = name
         self.price = price
         self.codec: Codec = ScriptedCodec()
+        self.waiting = 0
         self._head = b"\n"
         self._latency = _Latency(latency_seconds)
         self._script = script if callable(script) else _listed(script, name)
@@ -300,35 +316,54 @@ class ScriptedModel:
     def __repr__(self) -> str:
         return f"<ScriptedModel {self.name}>"
 
-    async def attempt(self, body: bytes, emit: Callable[[Delta], None] | None, *, idle_seconds: float) -> Reply:  # noqa: ARG002 - the protocol's
-        """Ask the script; see ``model.Model``. Checkpoints before it does; a silence is never too long here."""
-        latency = self._latency
-        if latency.seconds <= 0:
-            await trio.lowlevel.checkpoint()
-        else:
-            if not body.startswith(self._head):
-                self._head = body[: body.find(b"\n") + 1]
-            # Thousands may wait here, and most requests begin alike: that part is held once.
-            head, body = self._head, body[len(self._head) :]
-            if due := await latency.wait():
-                await latency.watch(due)
-            body = head + body
-        conversation = Conversation(body)
-        reply = self._script(conversation)
-        if isinstance(reply, Late):
-            await trio.sleep(reply.seconds)
-            reply = reply.answer
-        if isinstance(reply, ModelError):
-            raise reply
-        reply = _completed(reply, conversation, body)
+    def attempt(
+        self,
+        body: bytes,
+        emit: Callable[[Delta], None] | None,
+        *,
+        idle_seconds: float,  # noqa: ARG002 - the protocol's; a silence is never too long here
+    ) -> Coroutine[Any, Any, Reply]:
+        """Ask the script; see ``model.Model``. What comes of it checkpoints before it replies."""
+        # Most requests begin alike: that part is held once.
+        self._head, lines = split_request(body, self._head)
+        conversation = Conversation(self._head, lines)
+        try:
+            answer = self._script(conversation)
+        except ModelError as error:
+            answer = error.with_traceback(None)
+        late_seconds = 0.0
+        if isinstance(answer, Late):
+            late_seconds, answer = answer.seconds, answer.answer
+        if not isinstance(answer, ModelError):
+            answer = _completed(answer, conversation)
+        return self._reply(answer, late_seconds, emit)
+
+    async def _reply(
+        self, answer: Reply | ModelError, late_seconds: float, emit: Callable[[Delta], None] | None
+    ) -> Reply:
+        self.waiting += 1
+        try:
+            if self._latency.seconds <= 0:
+                await trio.lowlevel.checkpoint()
+            elif due := await self._latency.wait():
+                await self._latency.watch(due)
+            if late_seconds:
+                await trio.sleep(late_seconds)
+        finally:
+            self.waiting -= 1
+        if isinstance(answer, ModelError):
+            raise answer
         if emit is not None:
-            for delta in _deltas(reply):
+            for delta in _deltas(answer):
                 emit(delta)
+        return answer
+
+
+def _completed(reply: Reply, conversation: Conversation) -> Reply:
+    """``reply`` with an id for each call and its usage, where the script left these open; else itself."""
+    is_open = reply.usage is _DERIVED or any(type(part) is ToolCall and not part.id for part in reply.parts)
+    if not is_open:
         return reply
-
-
-def _completed(reply: Reply, conversation: Conversation, body: bytes) -> Reply:
-    """``reply`` with an id for each call and its usage, where the script left these open."""
     parts: list[Part] = []
     said = 0
     for part in reply.parts:
@@ -340,7 +375,7 @@ def _completed(reply: Reply, conversation: Conversation, body: bytes) -> Reply:
         elif type(part) is Text or type(part) is Thinking:
             said += len(part.text)
         parts.append(part)
-    derived = Usage(len(body) // 4 + 1, said // 4 + 1) if reply.usage is _DERIVED else reply.usage
+    derived = Usage(conversation.size_bytes // 4 + 1, said // 4 + 1) if reply.usage is _DERIVED else reply.usage
     return Reply(tuple(parts), reply.stop, derived)
 
 

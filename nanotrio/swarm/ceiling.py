@@ -15,7 +15,7 @@ _SHARE = 0.8
 _RELIEVED = 0.95
 """Below this part of the ceiling all is well again; between the two nothing changes, so it does not flicker."""
 
-_LOOKS = 64
+_LOOKS = 256
 """A start of an agent reads the size once in so many times."""
 
 _NONE = 1 << 62

@@ -1,12 +1,9 @@
 """The interpreter, tuned for a swarm while one is open: its collector, and how soon a thread gets its turn.
 
 Measured: at its defaults the collector costs a fifth of an agent's time, and stalls the loop for 50 ms and more, since
-it looks again and again at what lives long. What exists when the swarm opens is set aside, and the thresholds are
-changed; values that cannot form cycles are not tracked at all (``gc=False``). To look at the youngest costs about 1 us
-for each object, and the threshold counts what was made less what was freed, old objects included; so where agents end
-as fast as others begin, what has gathered when it is reached may be all that the active ones hold. With 5,000 active
-the collector takes 30, 16 and 4 us an agent at 2,000, 5,000 and 20,000, and the longest pass of the loop is 75, 70 and
-140 ms. What survives is looked at again very rarely, since the swarm itself leaves no cycles behind (tried).
+it looks again and again at what lives long. What exists when the swarm opens is set aside, the thresholds are changed,
+and once many agents are at work the young are passed over (``collector.py``); values that cannot form cycles are not
+tracked at all (``gc=False``).
 
 A thread that wants the interpreter's lock asks for it after it has waited a whole switch interval, 5 ms by default. A
 busy loop lets go of the lock for a microsecond in every pass, to look for events; a pass that is shorter than the
@@ -19,7 +16,9 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+from .collector import Collector
 
 __all__ = ["tuned_interpreter"]
 
@@ -39,17 +38,17 @@ def tuned_interpreter() -> Iterator[None]:
     is_outermost = _open == 0
     tunes_collector = is_outermost and gc.isenabled() and thresholds[0] == 700
     _open += 1
-    if tunes_collector:
-        gc.freeze()
-        gc.set_threshold(*_THRESHOLDS)
-    if is_outermost:
-        sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
     try:
-        yield
+        with ExitStack() as undo:
+            if tunes_collector:
+                gc.freeze()
+                undo.callback(gc.unfreeze)
+                gc.set_threshold(*_THRESHOLDS)
+                undo.callback(gc.set_threshold, *thresholds)
+                undo.enter_context(Collector())
+            if is_outermost:
+                sys.setswitchinterval(min(interval, _SWITCH_SECONDS))
+                undo.callback(sys.setswitchinterval, interval)
+            yield
     finally:
         _open -= 1
-        if tunes_collector:
-            gc.set_threshold(*thresholds)
-            gc.unfreeze()
-        if is_outermost:
-            sys.setswitchinterval(interval)

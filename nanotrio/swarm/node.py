@@ -56,6 +56,7 @@ class Node:
         "has_slot",
         "has_task",
         "heads",
+        "id",
         "input_tokens",
         "is_counted",
         "is_gathering",
@@ -93,6 +94,8 @@ class Node:
 
     def __init__(self, session: Session, parent: Node | None, ledger: Ledger, kind: Kind) -> None:
         self.session = session
+        self.id = session.agent
+        """The agent's number in its store."""
         self.parent = parent
         self.ledger = ledger
         self.profile: Profile = kind.profile
@@ -151,11 +154,6 @@ class Node:
         self.processes: AgentProcesses | None = None
         self.left_processes: list[AgentProcesses] | None = None  # of descendants that left memory
         self.tool_state: dict[str, Any] | None = None
-
-    @property
-    def id(self) -> int:
-        """The agent's number in its store."""
-        return self.session.agent
 
     @property
     def name(self) -> str:

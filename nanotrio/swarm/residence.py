@@ -144,10 +144,10 @@ class Residence:
     def _let_leave(self) -> bool:
         """Let the oldest go, a slice of them; return whether any did."""
         durable_seq = self._runtime.journal.durable_seq
-        left = 0
+        surplus, left = self.surplus, 0
         for idle in (self._idle, self._idle_roots):
             for _ in range(min(len(idle), _LEFT)):
-                if self.surplus <= 0:
+                if left >= surplus:
                     return left > 0
                 agent, node = idle.popitem(last=False)
                 if node.session.last_seq > durable_seq:
@@ -175,7 +175,7 @@ class Residence:
                 parent.left_processes = [*(parent.left_processes or ()), *kept]
         node.processes = node.left_processes = None
         node.tool_state = None
-        runtime.departed[agent] = node
+        runtime.departed.add(node)
 
     # Coming back.
 
@@ -203,7 +203,7 @@ class Residence:
                 node.parent.children = {}
             node.parent.children[node.id] = node
         runtime.nodes[node.id] = node
-        runtime.departed.pop(node.id, None)
+        runtime.departed.discard(node.id)
         runtime.cold.pop(node.id, None)
         self._catch_up(node)
 

@@ -11,7 +11,8 @@ A row gets mail as it is: its last record becomes another one, and ``letters`` s
 where it is more than the prompt. Of one that was written to before the store was opened that is not known: it is 0.
 
 Ids count up too, but for a tree that is resumed after a younger one was spawned; each such step begins a *run*, and an
-id is looked for by bisection in every run. What rows have in common (parent, name, profile) is kept once, as a kind.
+id is looked for by bisection in every run, once it does not lie as far from its place as the one before did. What rows
+have in common (parent, name, profile) is kept once, as a kind.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PASSED = -1
 """In place of a kind's number."""
 
 
-class RowKind(msgspec.Struct, frozen=True):
+class RowKind(msgspec.Struct, frozen=True, cache_hash=True):
     """What many rows have in common."""
 
     parent: int
@@ -61,6 +62,7 @@ class Rows:
         "_numbers",
         "_runs",
         "_seqs",
+        "_shift",
         "at",
         "left",
         "letters",
@@ -77,6 +79,8 @@ class Rows:
         self._kinds: list[RowKind] = []
         self._kind_numbers: dict[RowKind, int] = {}
         self._runs = [place]
+        self._shift = 0
+        """Place less id of the row that was found last."""
         self._base = place
         self.letters: dict[int, int] = {}
         """Mails that wait for rows that have further ones than the prompt, by agent."""
@@ -170,12 +174,17 @@ class Rows:
 
     def find(self, agent: int) -> int:
         """Return the place of a row that was not taken; -1 where there is none."""
+        agents, base = self._agents, self._base
+        at = agent + self._shift - base
+        if self.at - base <= at < len(agents) and agents[at] == agent:
+            return at + base if self._seqs[at] else -1
         for index, start in enumerate(self._runs):
             stop = self._runs[index + 1] if index + 1 < len(self._runs) else self.end
-            high = stop - self._base
-            at = bisect_left(self._agents, agent, min(max(start, self.at) - self._base, high), high)
-            if at < high and self._agents[at] == agent:
-                return at + self._base if self._seqs[at] else -1
+            high = stop - base
+            at = bisect_left(agents, agent, min(max(start, self.at) - base, high), high)
+            if at < high and agents[at] == agent:
+                self._shift = at + base - agent
+                return at + base if self._seqs[at] else -1
         return -1
 
     def row(self, place: int) -> Row:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -22,6 +21,7 @@ from ..tools import AgentProcesses, PermissionMode, Tool
 from ..turn import Input, absorb
 from .burst import Burst
 from .ceiling import Ceiling
+from .departed import Departed
 from .events import Event
 from .node import Node, Start
 from .pump import Parked, Pump
@@ -125,7 +125,7 @@ class Runtime:
         self.pump = Pump()
         self.nodes: dict[int, Node] = {}
         """The registry: every agent that is in memory."""
-        self.departed: WeakValueDictionary[int, Node] = WeakValueDictionary()
+        self.departed = Departed()
         """Agents that left the registry, and that somebody still has a handle of."""
         self.cold: dict[int, Head] = {}
         """Heads of agents that are in neither, where the store's own may be behind."""

@@ -22,6 +22,7 @@ as any is active; this task says so, once, and lets them go on when it is over.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import deque
 from typing import TYPE_CHECKING
@@ -114,6 +115,7 @@ class Transcripts:
         trouble = self._ceiling.trouble()
         if trouble:
             _log.warning(trouble)
+            gc.collect()
         if self._runtime.watchers.count:
             self._runtime.emit(None, MemoryShort(0, trouble))
         if trouble:
