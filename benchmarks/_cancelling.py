@@ -15,9 +15,14 @@ from benchmarks._crowd import SYSTEM, Crowd, CrowdModel, spawn_all
 from benchmarks._measures import Stalls
 from nanotrio.stores import open_store
 
-__all__ = ["WAYS", "run_cancelled"]
+__all__ = ["WAYS", "run_cancelled", "take_signals"]
 
 WAYS = ("cancel", "scope", "sigint")
+
+
+def take_signals() -> None:
+    """Have SIGINT raise ``KeyboardInterrupt``, also where a shell started the process behind ``&``, with it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Cancelling:

@@ -153,9 +153,10 @@ def _recovery(store: str) -> list[Figure]:
 
 def _stalls() -> list[Figure]:
     match = _at(100_000, "sqlite", roots=1)
+    runs = [(100_000, store) for store, *_ in _HUNDRED_THOUSAND] + [(1_000_000, store) for store, *_ in _MILLION]
     stalls = [
-        Figure("full run, sqlite", "ms", "swarm", _at(100_000, "sqlite", cancel=None), "worst_stall_ms", 100),
-        Figure("full run, postgres", "ms", "swarm", _at(100_000, "postgres", cancel=None), "worst_stall_ms", 100),
+        Figure(f"{agents:,} agents, {store}", "ms", "swarm", _at(agents, store, cancel=None), "worst_stall_ms", 100)
+        for agents, store in runs
     ]
     names = {"cancel": "cancelled by cancel()", "scope": "by the program's scope", "sigint": "by SIGINT"}
     for way, name in names.items():
@@ -164,6 +165,19 @@ def _stalls() -> list[Figure]:
             Figure(f"{name}: until all is gone", "s", "swarm", {**match, "cancel": way}, "cancel_seconds", 60)
         )
     return stalls
+
+
+def _answers() -> list[Figure]:
+    names = {
+        "worst_send_ms": "a message, until it is durable",
+        "look_ms": "all trees read from another process, as ls does",
+        "interrupt_ms": "Ctrl-C, until the program's block is left",
+    }
+    return [
+        Figure(f"{store}: {name}", "ms", "answers", {"store": store, "asked": 5_000}, path, 100)
+        for store in ("sqlite", "postgres")
+        for path, name in names.items()
+    ]
 
 
 def _idle() -> list[Figure]:
@@ -249,6 +263,7 @@ GROUPS: tuple[Group, ...] = (
     Group("idle", "Memory of who does nothing", "Hanzo's goroutine", _idle()),
     Group("times", "To start one, and to wake a million", "-", _times(), is_plotted=False),
     Group("stalls", "The worst stall of the loop", "-", _stalls(), is_plotted=False),
+    Group("answers", "The longest that 5,000 at work take to answer", "-", _answers(), is_plotted=False),
     Group("cost", "CPU of an agent, 1,000 active, on SQLite", "-", _cost(), is_plotted=False),
     Group("journal", "The journal beside the driver's own way", "-", _journal(), is_plotted=False),
     Group("reopen", "A killed store of 1,000,000 finished and 5,000 unfinished", "-", _reopened(), is_plotted=False),

@@ -5,13 +5,12 @@ until it is durable; another process reads the store, as ``nanotrio ls`` does, a
 own start; at last the process gets a SIGINT, and the time is taken until the program's block is left, and until the
 swarm is closed.
 
-    python -m benchmarks.answers --active 5000 --store sqlite:/var/tmp/answers.db
+    python -m benchmarks.answers --active 5000 --store sqlite
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -21,17 +20,19 @@ from typing import Any
 import trio
 
 import nanotrio
+from benchmarks._cancelling import take_signals
 from benchmarks._crowd import SLICE
-from benchmarks._measures import refuse_tmpfs
+from benchmarks._measures import print_result
+from benchmarks._places import add_store_arguments, opened_place
 from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
-from nanotrio.stores import parse_url
 
 LOOK = """
-import sys, time, trio, nanotrio
+import sys, time, trio
+from nanotrio.swarm.reading import read_roots
 async def look():
     started, began = time.perf_counter(), time.process_time()
-    views = await nanotrio.read_store(sys.argv[1])
-    print(len(views), time.perf_counter() - started, time.process_time() - began)
+    roots = await read_roots(sys.argv[1])
+    print(len(roots), time.perf_counter() - started, time.process_time() - began)
 trio.run(look)
 """
 
@@ -63,15 +64,13 @@ async def _looks(store: str, count: int) -> tuple[list[float], list[float]]:
     return taken, cpu
 
 
-async def _run(args: argparse.Namespace) -> dict[str, float]:
+async def _run(url: str, args: argparse.Namespace) -> dict[str, float]:
     figures: dict[str, float] = {}
     limits = nanotrio.Limits(max_live=args.active + 16, max_steps=1_000_000, max_tool_calls=1_000_000)
     model = ScriptedModel(_script, latency_seconds=args.latency)
     interrupted = 0.0
     try:
-        async with nanotrio.open_swarm(
-            store=args.store, model=model, limits=limits, max_active=args.active + 8
-        ) as swarm:
+        async with nanotrio.open_swarm(store=url, model=model, limits=limits, max_active=args.active + 8) as swarm:
             other = await swarm.spawn("other", name="other")
             root = await swarm.spawn("root", name="root")
             await root.wait()
@@ -79,7 +78,7 @@ async def _run(args: argparse.Namespace) -> dict[str, float]:
                 await root.spawn_many(["busy"] * min(SLICE, args.active - start), tools=["list_agents"])
             await trio.sleep(1)
             sends = await _sends(other, args.samples)
-            looks, look_cpu = await _looks(args.store, max(args.samples // 4, 1))
+            looks, look_cpu = await _looks(url, max(args.samples // 4, 1))
             figures["active"] = swarm.statistics().live
             figures["send_ms"], figures["worst_send_ms"] = sorted(sends)[len(sends) // 2] * 1000, max(sends) * 1000
             figures["look_ms"], figures["worst_look_ms"] = sorted(looks)[len(looks) // 2] * 1000, max(looks) * 1000
@@ -99,19 +98,15 @@ def main() -> None:
     """Run the benchmark and print its result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--active", type=int, default=5_000)
-    parser.add_argument("--store", default="sqlite:answers-bench.db")
     parser.add_argument("--latency", type=float, default=0.2)
     parser.add_argument("--samples", type=int, default=20)
+    add_store_arguments(parser)
     args = parser.parse_args()
-    path = parse_url(args.store).path
-    refuse_tmpfs(path.parent)
-    for name in (path, *path.parent.glob(f"{path.name}[-.]*")):
-        if not name.is_dir():
-            name.unlink(missing_ok=True)
     load = os.getloadavg()[0]
-    figures = trio.run(_run, args, restrict_keyboard_interrupt_to_checkpoints=True)
-    result = {"benchmark": "answers", "store": args.store.partition(":")[0], "load": load, **figures}
-    print(json.dumps({key: round(value, 2) if isinstance(value, float) else value for key, value in result.items()}))
+    take_signals()
+    with opened_place(args.store, args.folder) as place:
+        figures = trio.run(_run, place.url, args, restrict_keyboard_interrupt_to_checkpoints=True)
+    print_result({"benchmark": "answers", "store": place.kind, "asked": args.active, "load": load, **figures})
 
 
 if __name__ == "__main__":

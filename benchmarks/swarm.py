@@ -34,7 +34,7 @@ from typing import Any
 import trio
 
 import nanotrio
-from benchmarks._cancelling import WAYS, run_cancelled
+from benchmarks._cancelling import WAYS, run_cancelled, take_signals
 from benchmarks._crowd import SYSTEM, Crowd, CrowdModel, die_in_time, spawn_all
 from benchmarks._measures import MemoryWatch, Stalls, peak_mb, print_result, pss_mb
 from benchmarks._places import Place, add_store_arguments, opened_place
@@ -47,7 +47,7 @@ _READ_BACK = 100
 
 async def run(place: Place, crowd: Crowd, active: int, latency_seconds: float) -> dict[str, Any]:
     """Run the swarm to its end."""
-    model = CrowdModel(crowd, latency_seconds)
+    model = CrowdModel(crowd, latency_seconds, counts_results=bool(crowd.kill_at))
     stalls, memory = Stalls(), MemoryWatch()
     limits = nanotrio.Limits(max_live=active + len(crowd.counts) + 16, max_total=max(crowd.counts) + 1)
     async with (
@@ -136,6 +136,7 @@ def main() -> None:
     with opened_place(args.store, args.folder) as place:
         what = {"agents": args.agents, "roots": args.roots, "active": args.active, "store": place.kind, "load": load}
         if args.cancel:
+            take_signals()
             cancelled = trio.run(run_cancelled, place.url, crowd, args.active, args.cancel)
             print_result({"benchmark": "swarm", **what, **cancelled})
             return

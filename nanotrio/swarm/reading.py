@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from ..errors import StoreDamagedError, UnknownAgentError
 from ..records import Head, Profile
@@ -12,7 +12,7 @@ from ..session import Session
 from ..stores import Store, open_store, read_tail, state_of
 from .entering import load_sessions, read_profiles
 from .outcome import AgentView
-from .recovery import read_heads, tail_heads
+from .recovery import later_heads, read_heads, tail_heads
 from .views import view_of_head
 
 __all__ = ["read_roots", "read_session", "read_store"]
@@ -47,22 +47,32 @@ async def read_store(url: str) -> list[AgentView]:
 async def read_roots(url: str) -> list[tuple[AgentView, int]]:
     """Return the roots of the store at ``url`` in order of id, each with how many agents its tree has.
 
-    As ``read_store`` otherwise, but of a million agents a few thousand are in memory at a time.
+    As ``read_store`` otherwise, but of a million agents a few thousand are in memory at a time, and of what the heads
+    of a store at work do not tell yet only the part is replayed that is the roots'.
     """
     async with _read_only(url) as store:
         statistics = await store.statistics()
-        _, tail = await tail_heads(store, statistics.heads_seq)
-        roots: list[Head] = []
+        tail = await read_tail(store, statistics.heads_seq)
+        roots: dict[int, Head] = {}
         sizes: Counter[int] = Counter()
-        async with aclosing(_pages(store, tail)) as pages:
-            async for page in pages:
-                roots += [head for head in page if not head.parent]
-                sizes.update([head.root or head.agent for head in page])
-        profiles = await _profiles(store, url, roots)
+        without_head = set(tail.last_seq)
+        after = 0
+        while page := await store.heads(after=after, limit=_PAGE):
+            after = page[-1].agent
+            roots.update({head.agent: head for head in page if not head.parent})
+            sizes.update([head.root or head.agent for head in page])
+            without_head.difference_update([head.agent for head in page])
+        behind: dict[int, Head | None] = dict.fromkeys(without_head)
+        behind |= {agent: head for agent, head in roots.items() if head.last_seq < tail.last_seq.get(agent, 0)}
+        later = await later_heads(store, statistics.heads_seq, tail, behind)
+        sizes.update([later[agent].root or agent for agent in without_head])
+        roots |= {agent: head for agent, head in later.items() if not head.parent}
+        profiles = await _profiles(store, url, list(roots.values()))
         owner = statistics.owner
     owned = owner is not None and state_of(owner) != "dead"
-    roots.sort(key=lambda head: head.agent)
-    return [(view_of_head(head, owned=owned, profile=profiles.get(head.profile)), sizes[head.agent]) for head in roots]
+    ordered = [roots[agent] for agent in sorted(roots)]
+    views = [view_of_head(head, owned=owned, profile=profiles.get(head.profile)) for head in ordered]
+    return [(view, sizes[view.id]) for view in views]
 
 
 async def read_session(url: str, agent: int) -> Session:
@@ -89,15 +99,6 @@ async def _read_only(url: str) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.aclose()
-
-
-async def _pages(store: Store, tail: dict[int, Head]) -> AsyncGenerator[list[Head], None]:
-    """Yield the true heads of a store, some thousands at a time; those in ``tail`` come last."""
-    after = 0
-    while page := await store.heads(after=after, limit=_PAGE):
-        after = page[-1].agent
-        yield [head for head in page if head.agent not in tail]
-    yield list(tail.values())
 
 
 async def _profiles(store: Store, url: str, heads: Sequence[Head]) -> dict[int, Profile]:

@@ -26,7 +26,7 @@ from .runtime import Runtime
 from .settling import end_sealed, report
 from .warnings import warn_of_uncertain
 
-__all__ = ["find_head", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
+__all__ = ["find_head", "later_heads", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
 
 _SLICE = 256
 _HEADS_SLICE = 4_096
@@ -78,7 +78,7 @@ async def tail_heads(store: Store, heads_seq: int) -> tuple[Tail, dict[int, Head
             if head is None or head.last_seq < tail.last_seq[agent]:
                 behind[agent] = head
         births.add([head for agent, head in known.items() if agent not in behind])
-    heads = await _later_heads(store, heads_seq, tail, behind)
+    heads = await later_heads(store, heads_seq, tail, behind)
     births.add(heads.values())
     ancestors = births.ancestors
     for start in range(0, len(ancestors), _SLICE):
@@ -91,8 +91,12 @@ async def tail_heads(store: Store, heads_seq: int) -> tuple[Tail, dict[int, Head
     return tail, heads
 
 
-async def _later_heads(store: Store, after: int, tail: Tail, behind: dict[int, Head | None]) -> dict[int, Head]:
-    """Return the heads of agents that are ``behind``: from what is new where that tells, else from the whole chain."""
+async def later_heads(store: Store, after: int, tail: Tail, behind: dict[int, Head | None]) -> dict[int, Head]:
+    """Return the heads of those in ``tail`` that are ``behind``, from what follows record ``after``.
+
+    Where what is new does not tell all, the whole chain is read. ``behind`` has what the store has of each, None for
+    nothing.
+    """
     later: dict[int, LaterHead] = {}
     heads: dict[int, Head] = {}
     rest: list[int] = []
