@@ -246,7 +246,17 @@ async def test_the_model_is_told_which_form_its_result_must_have() -> None:
     assert '"number"' not in seen[1]
 
 
-@pytest.mark.parametrize("schema", [{"type": 5}, {"properties": 3}, {"pattern": "("}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 5},
+        {"properties": 3},
+        {"pattern": "("},
+        {"$schema": []},
+        {"$ref": "#/nowhere"},
+        {"type": "array", "items": {"$ref": "#/$defs/Leak"}, "$defs": {"Leek": {}}},
+    ],
+)
 async def test_a_schema_that_is_none_is_refused_to_model_and_program(schema: dict[str, Any]) -> None:
     def root(c: Conversation) -> Any:
         if c.steps == 0:
@@ -269,9 +279,12 @@ async def test_a_schema_never_reaches_the_network() -> None:
 
         nursery.start_soon(trio.serve_listeners, handler, listeners)
         port = listeners[0].socket.getsockname()[1]
+        elsewhere = {"$ref": f"http://127.0.0.1:{port}/schema.json"}
+        part = {"$defs": {"a": {"$id": "http://a.example/"}}, **elsewhere}
         async with opened(by_task(root=[reply_calls(("submit_result", {"result": 1}))])) as swarm:
-            agent = await swarm.spawn("root go", result_type={"$ref": f"http://127.0.0.1:{port}/schema.json"})
-            outcome = await agent.wait()
+            with pytest.raises(UsageError, match=r"schema\.json', which is not in it"):
+                await swarm.spawn("root go", result_type=elsewhere)
+            outcome = await (await swarm.spawn("root go", result_type=part)).wait()
         nursery.cancel_scope.cancel()
     assert outcome.status == "failed"
     assert not asked.is_set()
