@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from nanotrio import Agent, Approval, Limits, Swarm, open_swarm
+from nanotrio.errors import UsageError
 from nanotrio.limits import nano_usd
+from nanotrio.swarm.result import check_schema
 from nanotrio.tools import standard_tools
 
 from .arguments import RunOptions
@@ -154,12 +156,10 @@ def result_schema(options: RunOptions | MapRunOptions) -> dict[str, Any] | None:
         schema = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise CommandLineError(f"{where} is not a JSON object: {error}") from None
-    import jsonschema
-
     try:
-        jsonschema.validators.validator_for(schema).check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise CommandLineError(f"{where} is not a JSON schema: {error.message}") from None
+        check_schema(text)
+    except UsageError as error:
+        raise CommandLineError(f"{where}: {error}") from None
     return schema
 
 

@@ -107,7 +107,7 @@ def _admit_at_once(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
     max_tokens = node.limits.max_output_tokens
     body = _encode(runtime, node, max_tokens)
     if model.price is None:
-        return body, 0
+        return None if node.ledger.is_capped else (body, 0)
     amount = _worst_case(node, body, model.price, max_tokens)
     if node.ledger.refusing(amount) is not None:
         return None
@@ -122,7 +122,11 @@ async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
     body = await _request(runtime, node, max_tokens)
     price = node.model.price
     amount = 0
-    if price is not None:
+    if price is None:
+        if (tightest := node.ledger.tightest()) is not None:  # set while this agent was not in memory
+            runtime.absorb(node, Stop("budget_exceeded", _unpriced(node, tightest)))
+            return None
+    else:
         amount = _worst_case(node, body, price, max_tokens)
         try:
             amount, lowered = await _reserve(runtime, node, amount, price, max_tokens)
@@ -304,6 +308,13 @@ def _refusal(node: Node, refusing: Ledger, amount: int) -> BudgetError:
         bound="budget_usd",
         value=usd(cap),
         holder=refusing.owner,
+    )
+
+
+def _unpriced(node: Node, capped: Ledger) -> str:
+    return (
+        f"the price of {node.model.name} is unknown, so the budget of {capped.owner} ({usd_text(capped.cap or 0)}) "
+        f"cannot be kept by {node.name}; use a model with a price, or no budget"
     )
 
 

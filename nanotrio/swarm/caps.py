@@ -9,10 +9,12 @@ import msgspec
 from ..budget import Ledger
 from ..errors import UsageError
 from ..limits import nano_usd, usd
+from ..models import Model
 from ..records import LimitsSet
 from .calls import admit_next
 from .growing import check_budget
 from .node import Node
+from .rows import RowKind
 from .runtime import Runtime
 from .warnings import warn_of_cap
 
@@ -64,6 +66,25 @@ def budget_of(ledger: Ledger) -> BudgetView:
     return BudgetView(ledger.cap, ledger.settled, ledger.reserved, left, tightest.owner if tightest else "")
 
 
+def _check_prices(runtime: Runtime, top: Node) -> None:
+    """Refuse a cap where a model below has no price. Who is not in memory, and no row, is refused its next call."""
+    nodes = {node.id: node for node in top.subtree()}
+    for node in nodes.values():
+        check_budget(None, node.model, node.name, 0)
+    rows = runtime.slots.rows
+
+    def model_of(kind: RowKind) -> Model | None:
+        return runtime.models.get(runtime.profile_values[kind.profile].model)
+
+    def is_unpriced(kind: RowKind) -> bool:
+        return kind.parent in nodes and (model := model_of(kind)) is not None and model.price is None
+
+    for agent in rows.those(is_unpriced):
+        kind = rows.row(rows.find(agent)).kind
+        if (model := model_of(kind)) is not None:
+            check_budget(None, model, f"{kind.stem}.{agent}", 0)
+
+
 def set_cap(runtime: Runtime, node: Node, budget_usd: float | None) -> None:
     """Set a node's cap, within the open group, and let those look again who wait for room.
 
@@ -73,8 +94,7 @@ def set_cap(runtime: Runtime, node: Node, budget_usd: float | None) -> None:
     if budget_usd is not None and not 0 <= budget_usd < math.inf:
         raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
     if budget_usd is not None and any(model.price is None for model in runtime.models.values()):
-        for each in node.subtree():
-            check_budget(None, each.model, each.name, 0)
+        _check_prices(runtime, node)
     budget = None if budget_usd is None else nano_usd(budget_usd)
     former, node.ledger.cap = node.ledger.cap, budget
     node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)

@@ -97,6 +97,7 @@ async def _run_all(runtime: Runtime, node: Node, jobs: list[_Job]) -> None:
                 for job in jobs:
                     nursery.start_soon(_run, runtime, node, job, name=f"{node.name} {job.call.name}")
     finally:
+        node.waiting_for = ""
         if node.id in runtime.waits.by_agent:
             runtime.waits.drop(node.id)
     _put_away(node)
@@ -277,27 +278,25 @@ def _put_away(node: Node) -> None:
 
 
 async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:
-    """Wait without a slot for what the call asked for."""
+    """Wait without a slot for what the call asked for.
+
+    No slot is taken for its result: another call of the same reply may still wait for an agent that needs the slot. The
+    agent takes one once all its calls have their results.
+    """
     runtime.slots.release(node)
     node.waiting_for = "agents" if isinstance(pending, WaitFor) else "a subtree to end"
     if runtime.watchers.count:
         runtime.emit(node, AgentWaiting(node.id, node.name, node.waiting_for))
-    try:
-        if isinstance(pending, WaitFor):
-            output = await answer_wait(runtime, node, pending)
-        else:
-            await runtime.residence.bring_in((pending.agent,))
-            target = runtime.nodes[pending.agent]
-            target.is_told = target.parent is node
-            remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
-            told = f"; still there: {', '.join(remaining)}" if remaining else ""
-            if (ended := target.session.ended) is not None and ended.fact.last_text:
-                told += f"; its last text: {ended.fact.last_text}"
-            output = ToolOutput(f"{target.name} is ended{told}")
-        await runtime.slots.acquire(node)
-    finally:
-        node.waiting_for = ""
-    return output
+    if isinstance(pending, WaitFor):
+        return await answer_wait(runtime, node, pending)
+    await runtime.residence.bring_in((pending.agent,))
+    target = runtime.nodes[pending.agent]
+    target.is_told = target.parent is node
+    remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
+    told = f"; still there: {', '.join(remaining)}" if remaining else ""
+    if (ended := target.session.ended) is not None and ended.fact.last_text:
+        told += f"; its last text: {ended.fact.last_text}"
+    return ToolOutput(f"{target.name} is ended{told}")
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall, *, is_inline: bool = False) -> ToolContext:

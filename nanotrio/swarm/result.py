@@ -33,26 +33,59 @@ def schema_of(result_type: Any) -> str:
         if isinstance(result_type, dict):
             return check_schema(json.dumps(result_type))
         return json.dumps(msgspec.json.schema(result_type))
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"result_type {result_type!r} cannot be told as a JSON schema: {error}") from error
+        why = " ".join(str(error).split())
+        raise UsageError(f"result_type {result_type!r} cannot be told as a JSON schema: {why}") from error
 
 
 def check_schema(schema: str) -> str:
     """Return ``schema``, a text, if results can be held to it.
 
     Raises:
-        UsageError: it is no JSON schema.
+        UsageError: it is no JSON schema, or refers to what is not in it.
     """
     from jsonschema.exceptions import SchemaError
 
     try:
         validator = _validator(schema)
         validator.check_schema(validator.schema)
+        _check_references(validator.schema)
     except SchemaError as error:
         raise UsageError(f"the schema of the result is no JSON schema: {error.json_path}: {error.message}") from error
+    except UsageError:
+        raise
     except ValueError as error:
         raise UsageError(f"the schema of the result is not JSON: {error}") from error
+    except Exception as error:  # it is no object, or its "$schema" is no text
+        raise UsageError(f"the schema of the result is no JSON schema: {type(error).__name__}: {error}") from error
     return schema
+
+
+def _check_references(document: Any) -> None:
+    """Refuse a reference that leads nowhere: no result would ever fit. Parts with names of their own are let be."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    references: dict[str, None] = {}
+    parts = [document]
+    for part in parts:
+        if isinstance(part, dict):
+            if isinstance(reference := part.get("$ref"), str):
+                references[reference] = None
+            parts += [each for name, each in part.items() if name not in ("const", "enum", "default", "examples")]
+        elif isinstance(part, list):
+            parts += part
+    if any(isinstance(part, dict) and "$id" in part for part in parts[1:]):
+        return
+    resolver = Registry().resolver_with_root(DRAFT202012.create_resource(document))
+    for reference in references:
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            raise UsageError(f"the schema of the result refers to {reference!r}, which is not in it") from None
 
 
 @lru_cache(maxsize=64)
@@ -61,6 +94,8 @@ def _validator(schema: str) -> Any:
     from referencing import Registry
 
     document = json.loads(schema)
+    if not isinstance(document, (dict, bool)):
+        raise TypeError("it is not an object")
     # A registry of our own: the default one fetches what "$ref" names, over the network, while the loop stands still.
     return validator_for(document)(document, registry=Registry())
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
@@ -234,13 +235,15 @@ class Rows:
     def named(self, parent: int, stem: str) -> list[int]:
         """Return the ids of the rows below ``parent`` that are called ``stem``."""
         wanted = (parent, stem)
-        return self._those({n for n, kind in enumerate(self._kinds) if (kind.parent, kind.stem) == wanted})
+        return self.those(lambda kind: (kind.parent, kind.stem) == wanted)
 
     def below(self, parent: int) -> list[int]:
         """Return the ids of the rows whose parent is ``parent``."""
-        return self._those({number for number, kind in enumerate(self._kinds) if kind.parent == parent})
+        return self.those(lambda kind: kind.parent == parent)
 
-    def _those(self, numbers: set[int]) -> list[int]:
+    def those(self, is_wanted: Callable[[RowKind], bool]) -> list[int]:
+        """Return the ids of the rows of the kinds that are wanted; quick where none is."""
+        numbers = {number for number, kind in enumerate(self._kinds) if is_wanted(kind)}
         if not numbers:
             return []
         start = self.at - self._base

@@ -124,8 +124,8 @@ def _close(runtime: Runtime, node: Node) -> None:
     if crash.here is not None:
         crash.here("before-cancel", node.id)
     reason = node.stop[1] if node.stop else "cancelled"
-    if session.turn is None and session.turns == 0:
-        runtime.record(node, (TurnStarted(1, session.last_seq),))
+    if session.turn is None and session.turns == 0:  # it reads what it was spawned on; the rest goes back
+        runtime.record(node, (TurnStarted(1, session.unread[0].seq if session.unread else session.last_seq),))
     if session.turn is not None:
         runtime.absorb(node, Stop("cancelled", reason))
     return_unread(runtime, node)

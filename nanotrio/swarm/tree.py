@@ -13,7 +13,7 @@ from ..errors import ToolError
 from ..limits import nano_usd
 from ..messages import clean_text
 from ..records import Profile
-from ..tools import ChildSpec
+from ..tools import ChildSpec, check_seconds
 from ..turn import Submit
 from .absent import Absent
 from .growing import MAX_DIGITS, check_budget, check_prompt, check_room, listed, spawn_alike
@@ -70,6 +70,7 @@ class SwarmTree:
         return made
 
     def _profile(self, node: Node, spec: ChildSpec, schema: str) -> Profile:
+        check_seconds(spec.timeout_seconds)
         wanted = node.limits
         if spec.timeout_seconds is not None:
             wanted = msgspec.structs.replace(wanted, turn_seconds=spec.timeout_seconds)
@@ -94,6 +95,8 @@ class SwarmTree:
     def send(self, sender: int, to: str, text: str) -> str:
         """Deliver a text within the sender's root."""
         runtime = self._runtime
+        if not text.strip():
+            raise ToolError("the text is empty; nothing was sent")
         node = runtime.nodes[sender]
         recipient = self._find(node, to)
         if isinstance(recipient, OpenRow):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .agents import SPAWNING, TREE_TOOLS, AgentAnswer, ChildSpec, EndTree, Tree, WaitFor
+from .agents import SPAWNING, TREE_TOOLS, AgentAnswer, ChildSpec, EndTree, Tree, WaitFor, check_seconds
 from .aliases import argument_name, tool_name
 from .edit import edit
 from .files import read, write
@@ -49,6 +49,7 @@ __all__ = [
     "WaitFor",
     "argument_name",
     "bash",
+    "check_seconds",
     "edit",
     "end_leftovers",
     "find_leftovers",

@@ -18,7 +18,7 @@ from ..messages import ToolSpec
 from .schema import signature_of
 from .tool import Tool, ToolContext, ToolOutput
 
-__all__ = ["SPAWNING", "TREE_TOOLS", "AgentAnswer", "ChildSpec", "EndTree", "Tree", "WaitFor"]
+__all__ = ["SPAWNING", "TREE_TOOLS", "AgentAnswer", "ChildSpec", "EndTree", "Tree", "WaitFor", "check_seconds"]
 
 SPAWNING = frozenset(("spawn_agent", "spawn_agents"))
 """Tools that are hidden from agents at the last level."""
@@ -82,6 +82,16 @@ class Tree(Protocol):
     def submit(self, agent: int, result: str) -> None:
         """Take the agent's result, a JSON text; its turn ends once its calls are answered."""
         ...
+
+
+def check_seconds(timeout_seconds: float | None) -> None:
+    """Refuse a time that has passed before it began.
+
+    Raises:
+        ToolError: it is below 0.
+    """
+    if timeout_seconds is not None and not timeout_seconds >= 0:
+        raise ToolError(f"timeout_seconds is {timeout_seconds:g}; give a positive number")
 
 
 def _tree(context: ToolContext) -> Tree:
@@ -154,6 +164,7 @@ def wait_agents(
     mode: "all" waits for every one, "any" for the next that ends.
     timeout_seconds: return what there is after this long.
     """
+    check_seconds(timeout_seconds)
     tree = _tree(context)
     agents = tuple([tree.resolve(context.agent, each) for each in ids] if ids else tree.children(context.agent))
     if not agents:

@@ -123,6 +123,8 @@ def test_an_empty_prompt_is_refused(command: Command, arguments: tuple[str, ...]
         (("--store", "swarm.db"), 2, "sqlite:swarm.db"),
         (("--json-schema", "{"), 2, "--json-schema"),
         (("--json-schema", '{"type": 7}'), 2, "--json-schema"),
+        (("--json-schema", '{"$schema": []}'), 2, "--json-schema"),
+        (("--json-schema", '{"$ref": "#/none"}'), 2, "refers to '#/none'"),
         (("--json-schema", "nowhere.json"), 2, "nowhere.json"),
         (("-c",), 1, "no session"),
         (("-r", "abcdef"), 1, "abcdef"),

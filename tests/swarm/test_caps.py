@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 
+import nanotrio
 from nanotrio.budget import Ledger
+from nanotrio.errors import UsageError
 from nanotrio.limits import Limits, nano_usd
 from nanotrio.messages import Usage
+from nanotrio.models.scripted import ScriptedModel
 from tests.swarm.worlds import DEAR, by_task, check_all_is_given_back, late, opened, reply_text
 
 SMALL = Limits(max_output_tokens=2_000)
@@ -69,6 +74,52 @@ async def test_a_cap_lowered_below_what_is_spent_ends_the_next_call_of_each_belo
         assert (await children[0].wait()).result == "second"
         await top.wait()
         check_all_is_given_back(swarm)
+
+
+@asynccontextmanager
+async def with_an_unpriced_model(**options: Any) -> AsyncIterator[nanotrio.Swarm]:
+    script = by_task(root=[reply_text("ok")], busy=[late(100)], child=[reply_text("done")])
+    async with opened(script, price=DEAR, max_active=1, **options) as swarm:
+        unpriced = ScriptedModel(script, name="scripted/unpriced", price=None)
+        swarm._runtime.models[unpriced.name] = unpriced
+        yield swarm
+
+
+async def test_a_cap_over_a_pending_child_whose_model_has_no_price_is_refused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with with_an_unpriced_model() as swarm:
+        swarm._runtime.slots.max_resident = 0
+        top = await swarm.spawn("root go")
+        other = await swarm.spawn("root go")
+        await other.wait()
+        await swarm.spawn("busy")
+        child = await top.spawn("child", model="scripted/unpriced", name="child")
+        with pytest.raises(UsageError, match=r"price of scripted/unpriced is unknown.*over child\.4 cannot"):
+            await top.set_budget(0.5)
+        await other.set_budget(0.5)
+        assert (await child.wait()).status == "completed"
+
+
+async def test_an_agent_without_a_price_that_had_left_memory_spends_nothing_under_a_later_cap(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with with_an_unpriced_model(limits=Limits(max_idle=0)) as swarm:
+        top = await swarm.spawn("root go")
+        await (await top.spawn("child", model="scripted/unpriced")).wait()
+        await top.wait()
+        await swarm.flush()
+        await trio.sleep(1)
+        assert swarm.statistics().resident == 0
+        await top.set_budget(0.5)
+        child = await swarm.find(2)
+        await child.send("again")
+        outcome = await child.wait()
+        assert (outcome.status, outcome.unpriced) == ("budget_exceeded", 1)
+        assert "price of scripted/unpriced is unknown, so the budget of agent.1 (0.5 USD) cannot" in outcome.reason
+        await top.set_budget(None)
+        await child.send("again")
+        assert (await child.wait()).status == "completed"
 
 
 def lines_run(work: Callable[[], object]) -> int:

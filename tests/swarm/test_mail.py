@@ -212,3 +212,40 @@ async def test_five_hundred_children_that_end_together_cost_few_turns_and_none_i
     assert told + more == children
     assert session.usage.output > children
     assert outcome.turn <= 4
+
+
+@pytest.mark.parametrize("max_resident", [0, 100])
+async def test_mail_to_one_that_is_cancelled_before_it_began_goes_back_to_who_sent_it(
+    autojump_clock: trio.testing.MockClock, max_resident: int
+) -> None:
+    """Its own prompt counts as read, so that it can be resumed; nothing else does."""
+    heard: list[str] = []
+
+    def sender(c: Conversation) -> Any:
+        heard.append(c.last_text)
+        return Late(reply_calls(("send_message", {"to": "kid", "text": "mail 1;"})), 2) if not c.steps else late(8)
+
+    script = by_task(root=[reply_text("ok")], busy=[late(100)], kid=[reply_text("kid done")], sender=sender)
+    store = taped_store()
+    async with opened(script, store=store, max_active=2) as swarm:
+        swarm._runtime.slots.max_resident = max_resident
+        root = await swarm.spawn("root go")
+        await root.wait()
+        await swarm.spawn("busy")
+        writer = await root.spawn("sender go")
+        await trio.sleep(1)
+        target = await root.spawn("kid go", name="kid")
+        await trio.sleep(2)
+        assert target.view().status == "pending"
+        assert (await target.cancel()).status == "cancelled"
+        assert (await writer.wait()).turn == 2
+        await root.wait()
+        await swarm.flush()
+        assert fates_of(store, target.id) == {"returned": 1, "waiting": 0, "consumed": 0}
+        assert heard[2:] == ["[returned] kid.4 closed without reading your message: mail 1;"]
+        await swarm.resume(target.id)
+        await target.send("go on")
+        assert (await target.wait()).result == "kid done"
+        texts = [text_of(message) for message in messages_of(target._node)]
+        assert texts == ["kid go", "go on", "kid done"]
+        await check_store_holds_the_live_state(swarm)

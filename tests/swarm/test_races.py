@@ -242,6 +242,43 @@ async def test_an_error_of_a_tool_is_bounded_like_its_result() -> None:
     assert len(seen[0]) <= 2_000
 
 
+WAITS = {"background": False}
+
+
+@pytest.mark.parametrize("max_active", [1, 2])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("spawn_agent", {"prompt": "kid", **WAITS})] * 6,
+        [
+            *[("spawn_agent", {"prompt": each, "name": each}) for each in ("slow", "boss")],
+            ("cancel_agent", {"id": "slow.2"}),
+            ("wait_agents", {"ids": ["boss.3"]}),
+        ],
+        [
+            *[("spawn_agent", {"prompt": "slow"})] * 4,
+            ("wait_agents", {"mode": "any", "timeout_seconds": 1}),
+            ("wait_agents", {}),
+        ],
+    ],
+)
+async def test_a_call_that_has_its_result_takes_no_slot_from_whom_another_call_waits_for(
+    autojump_clock: trio.testing.MockClock, calls: Any, max_active: int
+) -> None:
+    """The calls of one reply come back one by one; whoever the last one waits for may have no slot until then."""
+    script = by_task(
+        root=[reply_calls(*calls), reply_text("ok")],
+        boss=[reply_calls(("spawn_agent", {"prompt": "kid", **WAITS})), reply_text("ok")],
+        kid=[late(1)],
+        slow=[late(50)],
+    )
+    with trio.fail_after(1_000):
+        async with opened(script, max_active=max_active) as swarm:
+            assert (await (await swarm.spawn("root go")).wait()).status == "completed"
+            check_all_is_given_back(swarm)
+            await check_store_holds_the_live_state(swarm)
+
+
 async def test_an_option_that_spawn_does_not_take_is_refused() -> None:
     async with opened(by_task(root=[reply_text("ok")])) as swarm:
         with pytest.raises(UsageError, match="takes no budget;"):

@@ -83,6 +83,32 @@ async def test_a_result_is_checked_against_a_type_a_schema_or_its_text_and_comes
         assert again.result_as(Report) == report, "after a restart, where no type was named"
 
 
+@pytest.mark.parametrize("type_", ["[]", "3", "null", "{", "", {"a": {1}}, 5, type("Own", (), {})])
+def test_a_result_type_that_cannot_be_told_as_a_schema_is_refused_in_one_line(type_: Any) -> None:
+    with pytest.raises(UsageError, match="schema") as raised:
+        schema_of(type_)
+    assert "\n" not in str(raised.value)
+
+
+class Tree(msgspec.Struct):
+    kids: list[Tree] = []
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        Tree,
+        True,
+        {"$ref": "#/definitions/a", "definitions": {"a": {"enum": [{"$ref": "#/none"}]}}},
+        {"$ref": "#leaf", "$defs": {"x": {"$anchor": "leaf"}}},
+        {"properties": {"$ref": {"type": "string"}}},
+        {"$id": "http://x.example/a", "$ref": "b", "$defs": {"b": {"$id": "b"}}},
+    ],
+)
+def test_references_that_lead_somewhere_are_let_be(type_: Any) -> None:
+    assert schema_of(json.dumps(type_) if type_ is True else type_)
+
+
 async def test_one_that_never_hands_it_in_fails_after_three_tries_and_keeps_its_prose() -> None:
     prose = "There are three leaks; the worst is in a.py."
     async with opened(by_task(root=[reply_text(prose)])) as swarm:

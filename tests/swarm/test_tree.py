@@ -246,7 +246,17 @@ async def test_the_model_is_told_which_form_its_result_must_have() -> None:
     assert '"number"' not in seen[1]
 
 
-@pytest.mark.parametrize("schema", [{"type": 5}, {"properties": 3}, {"pattern": "("}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 5},
+        {"properties": 3},
+        {"pattern": "("},
+        {"$schema": []},
+        {"$ref": "#/nowhere"},
+        {"type": "array", "items": {"$ref": "#/$defs/Leak"}, "$defs": {"Leek": {}}},
+    ],
+)
 async def test_a_schema_that_is_none_is_refused_to_model_and_program(schema: dict[str, Any]) -> None:
     def root(c: Conversation) -> Any:
         if c.steps == 0:
@@ -269,9 +279,12 @@ async def test_a_schema_never_reaches_the_network() -> None:
 
         nursery.start_soon(trio.serve_listeners, handler, listeners)
         port = listeners[0].socket.getsockname()[1]
+        elsewhere = {"$ref": f"http://127.0.0.1:{port}/schema.json"}
+        part = {"$defs": {"a": {"$id": "http://a.example/"}}, **elsewhere}
         async with opened(by_task(root=[reply_calls(("submit_result", {"result": 1}))])) as swarm:
-            agent = await swarm.spawn("root go", result_type={"$ref": f"http://127.0.0.1:{port}/schema.json"})
-            outcome = await agent.wait()
+            with pytest.raises(UsageError, match=r"schema\.json', which is not in it"):
+                await swarm.spawn("root go", result_type=elsewhere)
+            outcome = await (await swarm.spawn("root go", result_type=part)).wait()
         nursery.cancel_scope.cancel()
     assert outcome.status == "failed"
     assert not asked.is_set()
@@ -298,6 +311,9 @@ async def test_a_child_of_a_model_without_a_key_is_an_error_result() -> None:
         (("wait_agents", {"ids": ["agent.2"]}), "yourself"),
         (("wait_agents", {"ids": ["9" * 5000]}), "no agent is called"),
         (("wait_agents", {}), "nobody to wait for"),
+        (("wait_agents", {"ids": ["parent"], "timeout_seconds": -1}), "timeout_seconds is -1"),
+        (("spawn_agent", {"prompt": "x", "timeout_seconds": -1}), "timeout_seconds is -1"),
+        (("send_message", {"to": "parent", "text": " "}), "the text is empty"),
         (("send_message", {"to": "agent.2", "text": "x"}), "yourself"),
         (("send_message", {"to": "nobody", "text": "x"}), "no agent is called"),
         (("spawn_agent", {"prompt": "x", "budget_usd": -1}), "positive"),
