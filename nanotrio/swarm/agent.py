@@ -68,6 +68,7 @@ class Agent:
             if self._node is None:
                 raise self._interrupted()
         self._runtime.residence.put_back(self._node)
+        self._runtime.append()
         return self._node
 
     async def wait(self) -> Outcome:
@@ -89,6 +90,7 @@ class Agent:
             raise self._interrupted()
         seq = session.last_seq
         if seq > self._runtime.journal.durable_seq:
+            self._runtime.append()
             await self._runtime.journal.durable(seq)
         return outcome_of(session)
 
@@ -186,7 +188,7 @@ class Agent:
         """Cancel what runs, and take no more mail. Bounded by ``max_reap_seconds``, and safe to call twice."""
         node = await self._here()
         if node.session.status == "closed":
-            await trio.lowlevel.checkpoint()
+            await self._runtime.journal.durable(self._runtime.append())
             return
         if node.is_counted:
             await self.cancel()

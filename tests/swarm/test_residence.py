@@ -113,6 +113,30 @@ async def test_a_handle_of_an_agent_that_left_stays_true(autojump_clock: trio.te
                 await kid.send("too late")
 
 
+@pytest.mark.parametrize("act", ["close", "send", "cancel"])
+async def test_what_is_written_as_an_agent_comes_back_is_not_left_lying(
+    act: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tight(SCRIPT, 0) as swarm:
+        root = await swarm.spawn("root go")
+        kid = await root.spawn("child low")
+        await root.wait()
+        await all_leave(swarm)
+        await root.close()
+        if act == "close":
+            await kid.close()
+        elif act == "cancel":
+            await kid.cancel()
+        else:
+            with pytest.raises(ClosedError):
+                await kid.send("too late")
+        runtime = swarm._runtime
+        assert kid._node is not None
+        assert kid._node.session.last_seq < runtime.journal.next_seq
+        assert (await kid.wait()).turn == 1
+        await all_leave(swarm)
+
+
 async def test_tools_reach_agents_that_left_by_name_id_and_parent(autojump_clock: trio.testing.MockClock) -> None:
     told: list[str] = []
 
