@@ -185,7 +185,10 @@ class Agent:
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:
-        """Cancel what runs, and take no more mail. Bounded by ``max_reap_seconds``, and safe to call twice."""
+        """Cancel what runs, and take no more mail, nor does anyone below.
+
+        Bounded by ``max_reap_seconds``, and safe to call twice.
+        """
         node = await self._here()
         if node.session.status == "closed":
             await self._runtime.journal.durable(self._runtime.append())
@@ -193,8 +196,11 @@ class Agent:
         if node.is_counted:
             await self.cancel()
             return
-        return_unread(self._runtime, node)
-        self._runtime.record(node, (Closed("closed by its user"),))
+        for each in node.subtree():  # of those that left memory it is written down as they come back
+            if each.session.status != "closed":
+                return_unread(self._runtime, each)
+                reason = "closed by its user" if each is node else f"{node.name} is closed"
+                self._runtime.record(each, (Closed(reason),))
         await self._runtime.journal.durable(self._runtime.append())
 
     def budget(self) -> BudgetView:
