@@ -315,11 +315,9 @@ def _end_cut_off(runtime: Runtime, nodes: Sequence[Node]) -> None:
 def _cuts_off(node: Node) -> bool:
     """Whether what is below the node was being ended."""
     ended, status = node.session.ended, node.session.status
-    if node.sealed is not None or ended is None:
-        return node.sealed is not None
-    return (
-        bool(ended.fact.survivors) if status == "settling" else (status, ended.fact.status) == ("closed", "cancelled")
-    )
+    if node.sealed is not None or status == "closed":
+        return True
+    return status == "settling" and ended is not None and bool(ended.fact.survivors)
 
 
 def _is_repeatable(node: Node, name: str) -> bool:
