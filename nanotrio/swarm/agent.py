@@ -68,6 +68,7 @@ class Agent:
             if self._node is None:
                 raise self._interrupted()
         self._runtime.residence.put_back(self._node)
+        self._runtime.append()
         return self._node
 
     async def wait(self) -> Outcome:
@@ -89,6 +90,7 @@ class Agent:
             raise self._interrupted()
         seq = session.last_seq
         if seq > self._runtime.journal.durable_seq:
+            self._runtime.append()
             await self._runtime.journal.durable(seq)
         return outcome_of(session)
 
@@ -183,16 +185,22 @@ class Agent:
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:
-        """Cancel what runs, and take no more mail. Bounded by ``max_reap_seconds``, and safe to call twice."""
+        """Cancel what runs, and take no more mail, nor does anyone below.
+
+        Bounded by ``max_reap_seconds``, and safe to call twice.
+        """
         node = await self._here()
         if node.session.status == "closed":
-            await trio.lowlevel.checkpoint()
+            await self._runtime.journal.durable(self._runtime.append())
             return
         if node.is_counted:
             await self.cancel()
             return
-        return_unread(self._runtime, node)
-        self._runtime.record(node, (Closed("closed by its user"),))
+        for each in node.subtree():  # of those that left memory it is written down as they come back
+            if each.session.status != "closed":
+                return_unread(self._runtime, each)
+                reason = "closed by its user" if each is node else f"{node.name} is closed"
+                self._runtime.record(each, (Closed(reason),))
         await self._runtime.journal.durable(self._runtime.append())
 
     def budget(self) -> BudgetView:

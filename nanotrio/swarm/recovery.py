@@ -24,6 +24,7 @@ from .node import Node
 from .rows import Rows
 from .runtime import Runtime
 from .settling import end_sealed, report
+from .unresumed import may_be_row
 from .warnings import warn_of_uncertain
 
 __all__ = ["find_head", "later_heads", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
@@ -178,8 +179,8 @@ async def resume_tree(runtime: Runtime, root: int) -> None:
         return
     heads, rows = runtime.unresumed.of(root)
     parents = rows.parents().union([head.parent for head in heads])
-    pending = [head for head in heads if head.status == "pending" and head.parent and head.agent not in parents]
-    begun = [head for head in heads if head.status != "pending" or not head.parent or head.agent in parents]
+    pending = [head for head in heads if may_be_row(head) and head.agent not in parents]
+    begun = [head for head in heads if not may_be_row(head) or head.agent in parents]
     places = max(0, runtime.slots.max_resident - runtime.slots.pending)
     later = Rows()
     for head in pending[places:]:
@@ -318,11 +319,9 @@ def _end_cut_off(runtime: Runtime, nodes: Sequence[Node]) -> None:
 def _cuts_off(node: Node) -> bool:
     """Whether what is below the node was being ended."""
     ended, status = node.session.ended, node.session.status
-    if node.sealed is not None or ended is None:
-        return node.sealed is not None
-    return (
-        bool(ended.fact.survivors) if status == "settling" else (status, ended.fact.status) == ("closed", "cancelled")
-    )
+    if node.sealed is not None or status == "closed":
+        return True
+    return status == "settling" and ended is not None and bool(ended.fact.survivors)
 
 
 def _is_repeatable(node: Node, name: str) -> bool:

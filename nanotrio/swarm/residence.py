@@ -233,9 +233,9 @@ class Residence:
                 nodes.append(node)
             elif 0 < agent < self._runtime.next_agent:
                 missing.append(agent)
+        self._runtime.append()
         if not missing:
             return
-        self._runtime.append()
         request = _Request(len(missing))
         for node in nodes:
             node.pins += 1
@@ -385,6 +385,7 @@ class Residence:
         while level:
             known = {agent: runtime.cold[agent] for agent in level if agent in runtime.cold}
             if asked := [agent for agent in level if agent not in known]:
+                runtime.append()
                 known.update({head.agent: head for head in await runtime.store.heads(agents=asked)})
             above: dict[int, None] = {}
             for agent, head in known.items():
@@ -393,6 +394,7 @@ class Residence:
                     if head.parent and self.here(head.parent) is None:
                         above[head.parent] = None
             level = [agent for agent in above if agent not in found]
+        runtime.append()
         return list(found.values())
 
     # Rows.

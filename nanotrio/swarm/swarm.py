@@ -177,6 +177,7 @@ class Swarm:
         """
         await trio.lowlevel.checkpoint()
         node = find(self._runtime, address)
+        self._runtime.append()
         if node is None:
             head = await find_head(self._runtime, address)
             if head.root not in self._runtime.unresumed:
@@ -213,6 +214,7 @@ class Swarm:
         self._check_open()
         runtime = self._runtime
         node = find(runtime, address)
+        runtime.append()
         if node is None:
             head = await find_head(runtime, address)
             await resume_tree(runtime, head.root)
@@ -241,6 +243,7 @@ class Swarm:
         runtime = self._runtime
         await runtime.journal.room()
         node = find(runtime, address)
+        runtime.append()
         if node is None:
             head = await find_head(runtime, address)
             await runtime.residence.bring_in((head.agent,))  # of a tree that goes on here

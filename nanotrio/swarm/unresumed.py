@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from ..records import Head
 from .rows import Rows
 
-__all__ = ["Unresumed"]
+__all__ = ["Unresumed", "may_be_row"]
 
 MAX_SHOWN = 1_024
 """Pending agents whose heads are held, to be shown; of further ones three integers are."""
+
+
+def may_be_row(head: Head) -> bool:
+    """Whether an unfinished agent may wait as a row, which does not say how many children were spawned below it."""
+    return head.status == "pending" and head.parent != 0 and not head.children
 
 
 class Unresumed:
@@ -24,7 +29,7 @@ class Unresumed:
 
     def add(self, head: Head) -> None:
         """Take note of an unfinished agent."""
-        if head.status == "pending" and head.parent:
+        if may_be_row(head):
             if self._shown >= self.max_shown:
                 rows = self._rows.get(head.root)
                 if rows is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..fact_form import decode_facts, encode_facts
-from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded
+from ..records import ChildEnded, Head, Record, Settled, Spawned, TurnEnded, TurnStarted
 from ..stores import Store
 from ..swarm.entering import load_sessions, read_profiles
 from ..swarm.recovery import tail_heads
@@ -87,6 +87,7 @@ async def assert_groups_whole(store: Store) -> None:
     agents: dict[int, tuple[int, str]] = {}
     told: set[tuple[int, int]] = set()
     turns: dict[int, int] = {}
+    ended: dict[int, int] = {}
     owed: list[tuple[int, int, int]] = []
     problems = []
     last = 0
@@ -98,12 +99,14 @@ async def assert_groups_whole(store: Store) -> None:
                         agents[record.agent] = parent, name
                         if parent and parent not in agents:
                             problems.append(f"{name} is there, and its parent {parent} is not")
-                    case TurnEnded():
-                        turns[record.agent] = turns.get(record.agent, 0) + 1
-                    case Settled() if record.agent in turns and agents[record.agent][0]:
-                        owed.append((record.agent, turns[record.agent], record.seq))
-                    case ChildEnded(child=child):
-                        told.add((child, turns.get(child, 0)))
+                    case TurnStarted(turn=turn):
+                        turns[record.agent] = turn
+                    case TurnEnded() if record.agent in turns:
+                        ended[record.agent] = turns[record.agent]
+                    case Settled() if record.agent in ended and agents[record.agent][0]:
+                        owed.append((record.agent, ended[record.agent], record.seq))
+                    case ChildEnded(child=child, turn=turn):  # within the group the parent's record may be the first
+                        told.add((child, turn))
                     case _:
                         pass
         last = records[-1].seq

@@ -321,3 +321,26 @@ async def test_a_root_that_waits_for_all_its_children_need_not_have_them_in_memo
     assert most < 1_300
     assert [line for line in told[1].splitlines() if "completed" not in line] == []
     assert len(told[1].splitlines()) == 1_500
+
+
+@pytest.mark.parametrize("shown", [0, 1_024])
+async def test_a_pending_agent_whose_children_ended_still_counts_them_after_a_restart(
+    shown: int, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nanotrio.swarm.unresumed.MAX_SHOWN", shown)
+    store = taped_store()
+    script = by_task(root=[late(100)], child=[reply_text("done")])
+    with trio.move_on_after(10):
+        async with tight(script, 0, store=store, max_active=1) as swarm:
+            root = await swarm.spawn("root go")
+            kids = await root.spawn_many([f"child {number}" for number in range(4)])
+            below = await kids[-1].spawn("child below")
+            await below.cancel()
+            await trio.sleep_forever()
+    async with tight(script, 0, store=store, max_active=1) as swarm:
+        (root,) = await swarm.resume_all()
+        await root.wait()
+        await swarm.flush()
+        (head,) = await store.heads(agents=[kids[-1].id])
+        assert (head.children, head.status) == (1, "idle")
+        check_all_is_given_back(swarm)

@@ -10,8 +10,12 @@ import trio
 
 import nanotrio
 from nanotrio.errors import ClosedError, StoreOwnedError, UnknownToolError
+from nanotrio.fact_form import decode_facts
 from nanotrio.limits import nano_usd
 from nanotrio.models.scripted import Conversation, Late
+from nanotrio.records import Closed
+from nanotrio.stores import MemoryStore, this_process
+from nanotrio.stores.store import Batch
 from tests.swarm.worlds import (
     DEAR,
     by_task,
@@ -21,6 +25,7 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    sessions_in,
     taped_store,
 )
 
@@ -316,3 +321,36 @@ async def test_waiting_for_any_waits_for_the_next_that_ends(autojump_clock: trio
     assert "completed" in first
     assert "has not ended" in first
     assert second.count("completed") == 2
+
+
+async def test_who_is_below_a_closed_agent_does_not_go_on_after_a_crash(autojump_clock: trio.testing.MockClock) -> None:
+    kids = {"agents": [{"prompt": f"child {number}", "name": "kid"} for number in range(600)]}
+    mid = [reply_calls(("spawn_agents", kids)), reply_calls(("submit_result", {"result": "x"}))]
+    script = by_task(root=[late(99)], mid=mid, child=[late(3)])
+    store = taped_store()
+    async with opened(script, store=store, max_active=3) as swarm:
+        swarm._runtime.slots.max_resident = 2
+        root = await swarm.spawn("root go")
+        agent = await root.spawn("mid go")
+        node = swarm._runtime.nodes[agent.id]
+        while node.session.status != "settling":  # noqa: ASYNC110 - it lasts some passes of the loop alone
+            await trio.lowlevel.checkpoint()
+        await agent.cancel()
+        assert (await agent.wait()).status == "completed", "its turn had ended; cancelled were those it cut off"
+        await root.cancel()
+    records = await store.scan(0)
+    (cut,) = [record.seq for record in records if record.agent == agent.id and Closed in map(type, decode_facts(record.facts))]
+    for seq in (cut, cut + 1):
+        again = MemoryStore()
+        await again.acquire(this_process())
+        await again.commit(Batch(1, records[:seq], [], None))
+        former = await sessions_in(again)
+        left = [each.agent for each in former.values() if each.parent == agent.id and each.is_unfinished]
+        assert former[agent.id].status == "closed"
+        assert left
+        async with opened(script, store=again, max_active=3) as swarm:
+            await (await swarm.resume(root.id)).wait()
+            await swarm.flush()
+            check_all_is_given_back(swarm)
+        sessions = await sessions_in(again)
+        assert {(sessions[kid].status, sessions[kid].ended.fact.status) for kid in left} == {("closed", "cancelled")}

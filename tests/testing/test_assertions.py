@@ -147,6 +147,17 @@ async def test_a_child_that_settled_and_was_not_told_of_is_found() -> None:
     await assert_groups_whole(await store_of((1, (SPAWNED,)), (2, child), (2, (Settled(),)), (1, (told,))))
     with pytest.raises(AssertionError, match=r"kid\.2 settled in record 3, and its parent was not told"):
         await assert_groups_whole(await store_of((1, (SPAWNED,)), (2, child), (2, (Settled(),))))
+    former = msgspec.structs.replace(told, turn=0)
+    with pytest.raises(AssertionError, match=r"kid\.2 settled in record 4, and its parent was not told"):
+        await assert_groups_whole(await store_of((1, (SPAWNED,)), (1, (former,)), (2, child), (2, (Settled(),))))
+
+
+async def test_a_parent_may_be_told_in_a_record_before_the_one_that_settles_its_child() -> None:
+    # both are of one group, in which a record is numbered when the first fact of it is there
+    begun = (Spawned(1, 1, 1, "kid.2", 0), TurnStarted(1, 1))
+    told = ChildEnded(2, "kid.2", 1, "completed", "", "", "x", Usage(), 0)
+    end = (TurnEnded("completed", "", "", "x"), Settled())
+    await assert_groups_whole(await store_of((1, (SPAWNED,)), (2, begun), (1, (told,)), (2, end)))
 
 
 async def test_a_call_with_no_result_or_two_is_found() -> None:
