@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
+import msgspec
+
 from ..errors import StoreDamagedError, UnknownAgentError
 from ..records import Head, Profile
 from ..session import Session
@@ -15,9 +17,23 @@ from .outcome import AgentView
 from .recovery import read_heads, tail_heads
 from .views import view_of_head
 
-__all__ = ["read_roots", "read_session", "read_store"]
+__all__ = ["Tree", "read_roots", "read_session", "read_store"]
 
 _PAGE = 4_096
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """A root, and what is below it, in short."""
+
+    root: AgentView
+    agents: int
+    """Of the whole tree, the root among them."""
+    is_unfinished: bool
+    """An agent below the root is: also below a map's root, which itself is never in a turn."""
+    is_owned: bool
+    """By a process that lives."""
+    first_task: str
+    """Of the root's first child; empty where it has none."""
 
 
 async def read_store(url: str) -> list[AgentView]:
@@ -44,8 +60,8 @@ async def read_store(url: str) -> list[AgentView]:
     return views
 
 
-async def read_roots(url: str) -> list[tuple[AgentView, int]]:
-    """Return the roots of the store at ``url`` in order of id, each with how many agents its tree has.
+async def read_roots(url: str) -> list[Tree]:
+    """Return the trees of the store at ``url`` in order of their roots' ids.
 
     As ``read_store`` otherwise, but of a million agents a few thousand are in memory at a time.
     """
@@ -54,15 +70,30 @@ async def read_roots(url: str) -> list[tuple[AgentView, int]]:
         _, tail = await tail_heads(store, statistics.heads_seq)
         roots: list[Head] = []
         sizes: Counter[int] = Counter()
+        unfinished: set[int] = set()
+        first: dict[int, tuple[int, str]] = {}
         async with aclosing(_pages(store, tail)) as pages:
             async for page in pages:
                 roots += [head for head in page if not head.parent]
                 sizes.update([head.root or head.agent for head in page])
+                unfinished.update([head.root for head in page if head.unfinished])
+                for head in page:
+                    if head.parent == head.root != 0 and (head.root not in first or head.agent < first[head.root][0]):
+                        first[head.root] = (head.agent, head.task)
         profiles = await _profiles(store, url, roots)
         owner = statistics.owner
     owned = owner is not None and state_of(owner) != "dead"
     roots.sort(key=lambda head: head.agent)
-    return [(view_of_head(head, owned=owned, profile=profiles.get(head.profile)), sizes[head.agent]) for head in roots]
+    return [
+        Tree(
+            view_of_head(head, owned=owned, profile=profiles.get(head.profile)),
+            sizes[head.agent],
+            head.agent in unfinished,
+            owned,
+            first.get(head.agent, (0, ""))[1],
+        )
+        for head in roots
+    ]
 
 
 async def read_session(url: str, agent: int) -> Session:
