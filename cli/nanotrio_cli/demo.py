@@ -151,6 +151,7 @@ class _Demo:
                     if report.spawned >= self._agents and report.ended >= self._agents // 2:
                         break
                 else:
+                    await act.wait()
                     raise CommandError(act.why("the swarm ended before it could be killed"))
             act.kill()
             self._has_orphans = True

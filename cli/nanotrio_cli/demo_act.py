@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 import trio
 
-from nanotrio import Agent, Limits, Swarm, open_swarm
+from nanotrio import Agent, Limits, Swarm, open_swarm, read_store
 from nanotrio.tools import standard_tools
 
 from .demo_job import demo_model, make_plan
@@ -34,7 +34,6 @@ class Progress(msgspec.Struct, frozen=True, gc=False, tag="progress"):
 
     spawned: int
     ended: int
-    completed: int
     refused: int
     at_work: int
     cost_nano: int
@@ -47,21 +46,6 @@ class TakenOver(msgspec.Struct, frozen=True, gc=False, tag="taken_over"):
 
 
 Report: TypeAlias = Progress | TakenOver
-
-
-def _progress(swarm: Swarm) -> Progress:
-    views = swarm.agents()
-    ended = [view for view in views if view.outcome is not None and view.status in ("idle", "closed")]
-    # An ended agent's cost is in its parent's already.
-    unreported = sum(view.spent_nano for view in views if not view.parent or view.status not in ("idle", "closed"))
-    return Progress(
-        spawned=len(views),
-        ended=len(ended),
-        completed=sum(view.outcome == "completed" for view in ended),
-        refused=sum(view.outcome == "budget_exceeded" for view in ended),
-        at_work=swarm.statistics().active,
-        cost_nano=unreported,
-    )
 
 
 class _Act:
@@ -108,7 +92,7 @@ class _Act:
                 nursery.start_soon(self._report_often, swarm)
                 await root.wait()
                 nursery.cancel_scope.cancel()
-            await self._say(_progress(swarm))
+            await self._say(await self._progress(swarm))
 
     async def _root(self, swarm: Swarm) -> Agent:
         unfinished = swarm.agents()
@@ -120,8 +104,22 @@ class _Act:
 
     async def _report_often(self, swarm: Swarm) -> None:
         while True:
-            await self._say(_progress(swarm))
+            await self._say(await self._progress(swarm))
             await trio.sleep(_REPORT_SECONDS)
+
+    async def _progress(self, swarm: Swarm) -> Progress:
+        """Count all agents: most of those that have ended, or have not begun, are in the store alone."""
+        views = await read_store(self._url)
+        ended = [view for view in views if view.outcome is not None and view.status in ("idle", "closed")]
+        # An ended agent's cost is in its parent's already.
+        costs = (view.spent_nano for view in views if not view.parent or view.status not in ("idle", "closed"))
+        return Progress(
+            spawned=len(views),
+            ended=len(ended),
+            refused=sum(view.outcome == "budget_exceeded" for view in ended),
+            at_work=swarm.statistics().active,
+            cost_nano=sum(costs),
+        )
 
     async def _say(self, report: Report) -> None:
         self._output.add(msgspec.json.encode(report) + b"\n")

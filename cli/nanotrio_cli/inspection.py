@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import trio
 
 from nanotrio import AgentView, read_session
 from nanotrio.limits import usd
 from nanotrio.messages import Message, Text, Thinking, ToolCall, ToolResult
+from nanotrio.swarm.reading import Tree
 
 from .arguments import InspectOptions
 from .data_folder import DataFolder
@@ -110,7 +112,8 @@ async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bo
             sizes = Counter(view.root for view in views)
             rows += [(view, url, sizes[view.id]) for view in views]
         else:
-            rows += [(view, url, size) for view, size in await read_trees(url, one_of_many=one_of_many)]
+            trees = await read_trees(url, one_of_many=one_of_many)
+            rows += [(tree.root if options.json else _shown(tree), url, tree.agents) for tree in trees]
     if not options.all:
         rows.sort(key=lambda row: row[0].updated_us, reverse=True)
     if options.json:
@@ -128,6 +131,16 @@ async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bo
         write_now("".join("\t".join(_cells(view, size)) + "\n" for view, _, size in shown).encode())
     if rest := rows[_LISTED:]:
         write_error(f"nanotrio: and {_counted(rest)} more; --json lists all {len(rows):,}")
+
+
+def _shown(tree: Tree) -> AgentView:
+    """Return a root as people are shown it: one of a map, that has no task and takes no turn, as its job stands."""
+    if tree.root.task or not tree.first_task:
+        return tree.root
+    status = tree.root.status
+    if tree.is_unfinished:
+        status = "running" if tree.is_owned else "interrupted"
+    return msgspec.structs.replace(tree.root, status=status, task=f"map: {tree.first_task}")
 
 
 def _counted(rows: Sequence[tuple[AgentView, str, int]]) -> str:

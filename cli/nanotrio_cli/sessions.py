@@ -11,7 +11,7 @@ import msgspec
 from nanotrio import AgentView, read_store
 from nanotrio.errors import NanotrioError, UsageError
 from nanotrio.stores import parse_url
-from nanotrio.swarm.reading import read_roots
+from nanotrio.swarm.reading import Tree, read_roots
 
 from .exits import CommandError, CommandLineError
 from .output import write_error
@@ -82,8 +82,8 @@ async def read_views(url: str, *, one_of_many: bool) -> list[AgentView]:
         return []
 
 
-async def read_trees(url: str, *, one_of_many: bool) -> list[tuple[AgentView, int]]:
-    """Return the roots of a store with the sizes of their trees; as ``read_views`` otherwise."""
+async def read_trees(url: str, *, one_of_many: bool) -> list[Tree]:
+    """Return the trees of a store in short; as ``read_views`` otherwise."""
     try:
         return await read_roots(url)
     except NanotrioError as error:

@@ -1,3 +1,5 @@
+import tempfile
+
 import nanotrio
 from nanotrio.errors import UnknownAgentError
 from nanotrio.models import Conversation, Reply, ScriptedModel, reply_calls, reply_text
@@ -32,7 +34,8 @@ async def office(trial: Trial) -> None:
 
 if __name__ == "__main__":
     for point in ("before-intent", "after-intent", "after-effect"):
-        trial = Trial(store=f"sqlite:{point}.db", effects=f"{point}.log")
-        assert run_until_killed(office, trial, Kill(point=point)).killed
-        print(f"killed {point}, then resumed:")
-        print(run_until_killed(office, trial).output, end="")
+        with tempfile.TemporaryDirectory() as folder:
+            trial = Trial(store=f"sqlite:{folder}/office.db", effects=f"{folder}/effects")
+            assert run_until_killed(office, trial, Kill(point=point)).killed
+            print(f"killed {point}, then resumed:")
+            print(run_until_killed(office, trial).output, end="")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .http_model import HttpModel
     from .transport import Client
 
-__all__ = ["open_model"]
+__all__ = ["names_like", "open_model"]
 
 
 class _Provider(msgspec.Struct, frozen=True):
@@ -179,6 +179,11 @@ def _unknown(name: str, provider_name: str, model_name: str) -> str:
     return f"no provider {provider_name!r} is known (of model {name!r}); there are {', '.join(providers)}" + _near(
         name, _served()
     )
+
+
+def names_like(name: str) -> str:
+    """Return the end of a message about a model whose price nobody knows: priced names like it, or nothing."""
+    return _near(name, _served())
 
 
 def _served() -> list[str]:

@@ -17,7 +17,10 @@ from typing import Literal, TypeAlias
 from ..errors import StoreOwnedError
 from .store import Owner
 
-__all__ = ["OwnerState", "owner_of", "refuse_if_alive", "state_of", "this_process"]
+__all__ = ["TAKE_OVER", "OwnerState", "owner_of", "refuse_if_alive", "state_of", "this_process"]
+
+TAKE_OVER = "take the store over (--takeover, or open_swarm(takeover=True))"
+"""What else can be done about a live owner, for the command's people and the library's."""
 
 OwnerState: TypeAlias = Literal["dead", "running", "stopped", "elsewhere"]
 
@@ -67,7 +70,7 @@ def refuse_if_alive(place: Path | str, former: Owner, owner: Owner) -> None:
     else:
         where = f"process {former.pid}" + (f" on {former.host}" if state == "elsewhere" else "")
         advice = "continue or end it" if state == "stopped" else "end it"
-        text = f"{place} is owned by {where} ({state}); {advice}, or take the store over (--takeover)"
+        text = f"{place} is owned by {where} ({state}); {advice}, or {TAKE_OVER}"
     raise StoreOwnedError(text, pid=former.pid, state=state)
 
 

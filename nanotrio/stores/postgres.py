@@ -37,7 +37,7 @@ import trio
 from ..errors import FencedError, StoreDamagedError, StoreError, StoreOwnedError
 from ..records import Head, Record
 from .chains import Chains
-from .owner import OwnerState, state_of
+from .owner import TAKE_OVER, OwnerState, state_of
 from .postgres_address import PostgresAddress, parse_postgres_url
 from .postgres_arrays import BOOLS, BYTEAS, INT8, INT8S, blobs, booleans, int8, integers
 from .postgres_connection import TrioConnection, connect
@@ -331,13 +331,13 @@ class PostgresStore:
         if state == "elsewhere":
             text = (
                 f"{where} is owned by process {former.pid} on {former.host}, whose lease holds for another "
-                f"{left_seconds:.0f} s unless renewed; end it there, or take the store over (--takeover)"
+                f"{left_seconds:.0f} s unless renewed; end it there, or {TAKE_OVER}"
             )
         elif former == owner:
             text = f"{where} is open in this process already; close it there first"
         else:
             advice = "continue or end it" if state == "stopped" else "end it"
-            text = f"{where} is owned by process {former.pid} ({state}); {advice}, or take the store over (--takeover)"
+            text = f"{where} is owned by process {former.pid} ({state}); {advice}, or {TAKE_OVER}"
         raise StoreOwnedError(text, pid=former.pid, state=state)
 
     # Writing.

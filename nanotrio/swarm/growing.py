@@ -17,6 +17,7 @@ from ..limits import HARD_MAX_DEPTH, Limits, usd, usd_text
 from ..mail import task_of
 from ..messages import clean_text
 from ..models import Model
+from ..models.catalog import names_like
 from ..records import Head, MailArrived, Profile, Spawned
 from ..session import Session
 from ..tools import SPAWNING, Tool, permission_mode, tighter
@@ -110,7 +111,7 @@ def check_budget(parent: Node | None, model: Model, name: str, budget_nano: int 
     if model.price is None and (budget_nano is not None or tightest is not None):
         raise UsageError(
             f"the price of {model.name} is unknown, so the budget over {name} cannot be kept; "
-            "use a model with a price, or no budget"
+            f"use a model with a price, or no budget{names_like(model.name)}"
         )
 
 

@@ -116,8 +116,7 @@ class Node:
         self.unfinished_children = 0
         self.on_child_end: Callable[[Node], None] | None = None
         """Called, without an await, with each child that is finished or interrupted."""
-        self.is_counted = False
-        self.is_queued = False
+        self.is_counted = self.is_queued = self.has_slot = False
         self.is_gathering = False
         """Ends of its children wait a moment for more of them."""
         self.is_told = False
@@ -126,7 +125,6 @@ class Node:
         """The last turn whose end its parent was told of."""
         self.has_task = False
         """Its own work has a task."""
-        self.has_slot = False
         self.nursery: trio.Nursery | None = None
         """Where the tasks of its children run; open while there are any."""
         self.tasks = 0

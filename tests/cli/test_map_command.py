@@ -20,6 +20,7 @@ RULES = [
     {"text": "^rate (?P<n>\\d+)", "calls": [{"name": "submit_result", "arguments": {"result": {"score": "${n}"}}}]},
     {"text": "^run", "calls": [{"name": "bash", "arguments": {"command": "true"}}]},
     {"text": "^slow", "reply": "you said: ${last}", "latency_seconds": 0.3},
+    {"text": "^long", "reply": "at last", "latency_seconds": 2},
     {"text": "^for ever", "reply": "never", "latency_seconds": 600},
     {"reply": "you said: ${last}"},
 ]
@@ -338,6 +339,23 @@ def test_a_signal_interrupts_and_the_same_command_goes_on(mapped: Command, numbe
     assert done.returncode == 0
     assert [line["result"] for line in lines_of(done)] == [f"you said: slow {n}" for n in range(40)]
     assert done.stdout.startswith(b"".join(head) + rest)
+
+
+def test_a_list_of_sessions_shows_what_a_job_is_about_and_whether_it_is_done(mapped: Command) -> None:
+    def listed() -> list[str]:
+        (line,) = mapped.run("ls").stdout.decode().splitlines()
+        _, _, agents, status, _, task = line.split("\t")
+        return [agents, status, task]
+
+    arguments = ["map", put(mapped, "items.txt", "one\nlong\n"), "--prompt", "{item}", "--concurrency", "2"]
+    with mapped.start(*arguments) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["item"] == "one"
+        assert listed() == ["3", "running", "map: one"]
+        process.kill()
+    assert listed() == ["3", "interrupted", "map: one"]
+    assert mapped.run(*arguments).returncode == 0
+    assert listed() == ["3", "idle", "map: one"]
 
 
 def test_a_signal_ends_it_while_standard_input_says_nothing(mapped: Command) -> None:

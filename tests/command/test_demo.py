@@ -73,6 +73,15 @@ def test_what_is_told_is_what_the_store_says(played: tuple[Path, subprocess.Comp
     assert f"sqlite:{folder}/swarm.db" in done.stdout
 
 
+def test_the_counts_are_of_all_agents_also_where_another_process_finishes(
+    played: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    _, done = played
+    first, second = done.stdout.split("takes the store over")
+    counted = [re.findall(rf"(\d+)/{AGENTS} ended", act)[-1] for act in (first, second)]
+    assert AGENTS // 2 <= int(counted[0]) <= int(counted[1]) == AGENTS
+
+
 def test_what_the_agents_did_outside_was_done_once(played: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, _ = played
     completed = [view for view in views(folder) if view.outcome == "completed"]

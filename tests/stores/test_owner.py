@@ -10,7 +10,8 @@ import sys
 import msgspec
 import pytest
 
-from nanotrio.stores.owner import owner_of, state_of, this_process
+from nanotrio.errors import StoreOwnedError
+from nanotrio.stores.owner import owner_of, refuse_if_alive, state_of, this_process
 from nanotrio.stores.store import Owner
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -33,6 +34,13 @@ def test_a_process_is_running_then_stopped_then_dead() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert state_of(owner) == "dead", "a zombie does nothing any more"
     assert state_of(owner) == "dead"
+
+
+def test_a_refusal_says_how_the_store_is_taken_over_from_a_shell_and_from_a_program() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        with pytest.raises(StoreOwnedError, match=rf"process {process.pid} .*--takeover.*open_swarm\(takeover=True\)"):
+            refuse_if_alive("swarm.db", owner_of(process.pid), this_process())
+        process.kill()
 
 
 @linux

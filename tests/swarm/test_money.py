@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+import nanotrio
 from nanotrio.errors import BudgetError, UsageError
 from nanotrio.limits import Limits
 from nanotrio.models.scripted import Conversation
@@ -132,6 +133,12 @@ async def test_an_amount_that_is_none_is_refused(amount: float) -> None:
         agent = await swarm.spawn("root go")
         with pytest.raises(UsageError):
             await agent.set_budget(amount)
+
+
+async def test_a_misspelt_model_under_a_budget_is_told_which_names_are_like_it() -> None:
+    async with nanotrio.open_swarm(environment={"ANTHROPIC_API_KEY": "key"}) as swarm:
+        with pytest.raises(UsageError, match=r"or no budget; did you mean anthropic/claude-sonnet-4-5"):
+            await swarm.spawn("go", model="anthropic/claude-sonet-4-5", budget_usd=1.0)
 
 
 async def test_a_model_without_a_price_takes_no_budget_and_says_so_later() -> None:
