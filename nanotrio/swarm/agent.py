@@ -183,7 +183,10 @@ class Agent:
         await self._runtime.journal.durable(self._runtime.append())
 
     async def close(self) -> None:
-        """Cancel what runs, and take no more mail. Bounded by ``max_reap_seconds``, and safe to call twice."""
+        """Cancel what runs, and take no more mail, nor do those below.
+
+        Bounded by ``max_reap_seconds``, and safe to call twice.
+        """
         node = await self._here()
         if node.session.status == "closed":
             await trio.lowlevel.checkpoint()
@@ -191,8 +194,11 @@ class Agent:
         if node.is_counted:
             await self.cancel()
             return
-        return_unread(self._runtime, node)
-        self._runtime.record(node, (Closed("closed by its user"),))
+        for each in node.subtree():  # those that left memory are closed as they come back
+            if each.session.status != "closed":
+                return_unread(self._runtime, each)
+                reason = "closed by its user" if each is node else f"{node.name} is closed"
+                self._runtime.record(each, (Closed(reason),))
         await self._runtime.journal.durable(self._runtime.append())
 
     def budget(self) -> BudgetView:
