@@ -67,10 +67,22 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.status != "completed":
             raise UsageError(f"{self.name} has no result: its turn ended as {self.status}: {self.reason}")
         try:
-            return msgspec.convert(self.result, type_)
+            try:
+                return msgspec.convert(self.result, type_, str_keys=True)
+            except msgspec.ValidationError:
+                return msgspec.convert(_whole(self.result), type_, str_keys=True)
         except msgspec.ValidationError as error:
             name = getattr(type_, "__name__", type_)
             raise UsageError(f"the result of {self.name} is no {name}: {error}; spawn it with result_type=") from error
+
+
+def _whole(value: Any) -> Any:
+    """Return a value of JSON with whole numbers as integers, which is what a schema takes 3.0 for."""
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class AgentView(msgspec.Struct, frozen=True, gc=False):

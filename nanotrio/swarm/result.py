@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterable
-from functools import lru_cache
+from decimal import Decimal
+from functools import lru_cache, partial
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -14,6 +17,14 @@ from ..messages import ToolSpec
 
 __all__ = ["check_result", "check_schema", "result_of_text", "schema_of", "with_schema"]
 
+_FORMATS = {
+    "date-time": dt.datetime,
+    "date": dt.date,
+    "time": dt.time,
+    "duration": dt.timedelta,
+    "uuid": UUID,
+    "decimal": Decimal,
+}
 _MAX_PROBLEMS = 5
 _MAX_FIELDS = 20
 _MAX_PROBLEM_CHARACTERS = 200
@@ -97,7 +108,23 @@ def _validator(schema: str) -> Any:
     if not isinstance(document, (dict, bool)):
         raise TypeError("it is not an object")
     # A registry of our own: the default one fetches what "$ref" names, over the network, while the loop stands still.
-    return validator_for(document)(document, registry=Registry())
+    return validator_for(document)(document, registry=Registry(), format_checker=_formats())
+
+
+def _formats() -> Any:
+    """Return what checks the formats that types are told as, so that a result which fits becomes one."""
+    from jsonschema import FormatChecker
+
+    checker = FormatChecker(formats=())
+    for name, type_ in _FORMATS.items():
+        checker.checks(name, msgspec.ValidationError)(partial(_convert_text, type_))
+    return checker
+
+
+def _convert_text(type_: Any, value: Any) -> bool:
+    if isinstance(value, str):
+        msgspec.convert(value, type_)
+    return True
 
 
 def check_result(schema: str, result: str) -> None:
@@ -119,6 +146,7 @@ def check_result(schema: str, result: str) -> None:
 
 def _told(value: Any, found: list[Any]) -> str:
     """Return what does not fit, fields that are missing and those that are present apart; a few hundred characters."""
+    found = [closest for problem in found for closest in _closest(problem)]
     problems = sorted(found, key=lambda problem: list(map(str, problem.absolute_path)))
     missing = {
         _field(problem.json_path, name): None
@@ -137,6 +165,30 @@ def _told(value: Any, found: list[Any]) -> str:
     if isinstance(value, dict):
         told.append(f"present: {_some(value) or 'nothing'}")
     return "; ".join(told)
+
+
+def _closest(problem: Any) -> list[Any]:
+    """Return what is wrong with the one alternative that was meant, where several are allowed and none fits.
+
+    That is the only one of the value's own type, or, of several, the one whose tag it has; else the problem stands.
+    """
+    alternatives: dict[int, list[Any]] = {}
+    for each in problem.context if problem.validator in ("anyOf", "oneOf") else ():
+        alternatives.setdefault(each.relative_schema_path[0], []).append(each)
+    meant = [found for found in alternatives.values() if not any(map(_is_of_another_type, found))]
+    if len(meant) > 1:
+        meant = [found for found in meant if not any(map(_is_of_another_tag, found))]
+    if len(meant) != 1:
+        return [problem]
+    return [closest for each in meant[0] for closest in _closest(each)]
+
+
+def _is_of_another_type(problem: Any) -> bool:
+    return problem.validator in ("type", "const", "enum") and not problem.relative_path
+
+
+def _is_of_another_tag(problem: Any) -> bool:
+    return problem.validator in ("const", "enum") and len(problem.relative_path) == 1
 
 
 def _field(path: str, name: str) -> str:

@@ -116,6 +116,31 @@ async def test_a_tool_that_shields_itself_is_left_behind_and_named(autojump_cloc
         await check_store_holds_the_live_state(swarm)
 
 
+@pytest.mark.parametrize("max_idle", [0, 1_000])
+async def test_closing_closes_all_below_in_memory_or_not(autojump_clock: trio.testing.MockClock, max_idle: int) -> None:
+    script = by_task(root=[reply_text("ok")], child=[reply_text("done")])
+    async with opened(script, limits=Limits(max_idle=max_idle)) as swarm:
+        agent = await swarm.spawn("root go")
+        child = await agent.spawn("child")
+        leaf = await child.spawn("child")
+        await agent.wait()
+        await swarm.flush()
+        await trio.sleep(1)
+        assert swarm.statistics().resident == (3 if max_idle else 0)
+        await agent.close()
+        for each in (agent, child, leaf):
+            assert each.view().status == "closed"
+            with pytest.raises(ClosedError, match="takes no mail"):
+                await each.send("x")
+        await swarm.resume(child.id)
+        await child.send("go on")
+        assert (await child.wait()).result == "done"
+        assert [each.view().status for each in (agent, child, leaf)] == ["idle", "idle", "closed"]
+        await agent.wait()
+        check_all_is_given_back(swarm)
+        await check_store_holds_the_live_state(swarm)
+
+
 async def test_closing_is_idempotent_and_returns_mail(autojump_clock: trio.testing.MockClock) -> None:
     async with opened(by_task(root=[reply_text("ok")])) as swarm:
         agent = await swarm.spawn("root go")

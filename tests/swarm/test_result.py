@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-from typing import Annotated, Any
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -40,6 +42,7 @@ REPORT = {"title": "Leaks", "findings": [{"path": "a.py", "line": 3, "when": "20
             "missing: findings[0].path, findings[1].path, findings[1].line",
         ),
         ({"title": 5, "findings": [{"path": "a", "line": 0}]}, "$.findings[0].line: 0 is less than the minimum of 1"),
+        ({"title": "x", "findings": [{"path": "a", "line": 1, "when": "soon"}]}, "[0].when: 'soon' is not a 'date'"),
         ({"title": 5, "findings": []}, "$.title: 5 is not of type 'string'; present: title, findings;"),
         ("prose", "$: 'prose' is not of type 'object'"),
         ([], "$: [] is not of type 'object'"),
@@ -49,6 +52,57 @@ def test_what_does_not_fit_is_told_field_by_field(result: Any, says: str) -> Non
     with pytest.raises(ToolError) as raised:
         check_result(schema_of(Report), json.dumps(result))
     assert says in str(raised.value)
+
+
+class Left(msgspec.Struct, tag=True):
+    x: int
+    finding: Finding | None = None
+
+
+class Right(msgspec.Struct, tag=True):
+    y: int
+    z: Literal["a", "b"] = "a"
+
+
+@pytest.mark.parametrize(
+    ("type_", "result", "says"),
+    [
+        (Finding | None, {"line": 0}, "missing: path; $.line: 0 is less than the minimum of 1; present: line;"),
+        (Right | None, {"type": "Right", "y": 1, "z": "c"}, "$.z: 'c' is not one of ['a', 'b']; present: type, y, z;"),
+        (Left | Right, {"type": "Right"}, "schema: missing: y; present: type;"),
+        (Left | Right, {"type": "Left", "finding": {"line": 1}}, "missing: x, finding.path; present: type, finding;"),
+        (Left | Right, {"type": "Middle"}, "$: {'type': 'Middle'} is not valid under any of the given schemas"),
+        (Finding | None, 3, "$: 3 is not valid under any of the given schemas"),
+        (list[Finding | None], [None, {"path": "a"}], "missing: $[1].line;"),
+    ],
+)
+def test_of_what_may_be_one_of_several_the_one_that_was_meant_is_told(type_: Any, result: Any, says: str) -> None:
+    with pytest.raises(ToolError) as raised:
+        check_result(schema_of(type_), json.dumps(result))
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("type_", "result", "value"),
+    [
+        (dict[int, str], {"3": "x"}, {3: "x"}),
+        (Right, {"type": "Right", "y": 3.0}, Right(3)),
+        (list[float], [1, 2.0], [1.0, 2.0]),
+        (dt.timedelta, "PT3S", dt.timedelta(seconds=3)),
+        (Decimal, "1.50", Decimal("1.50")),
+        (UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430c8", UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")),
+    ],
+)
+async def test_what_fits_the_schema_of_a_type_becomes_one(type_: Any, result: Any, value: Any) -> None:
+    async with opened(by_task(root=[reply_calls(("submit_result", {"result": result}))])) as swarm:
+        outcome = await (await swarm.spawn("root go", result_type=type_)).wait()
+    assert outcome.result_as(type_) == value
+
+
+@pytest.mark.parametrize("type_", [dt.date, dt.timedelta, Decimal, UUID, {"type": "string", "format": "date-time"}])
+def test_a_text_that_is_not_of_the_format_of_its_type_does_not_fit(type_: Any) -> None:
+    with pytest.raises(ToolError, match="'soon' is not a '"):
+        check_result(schema_of(type_), '"soon"')
 
 
 def test_what_is_told_is_bounded() -> None:
