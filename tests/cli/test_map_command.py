@@ -95,6 +95,19 @@ def test_rows_of_csv_have_columns(mapped: Command) -> None:
     assert second["result"] == "you said: Bob:  {kept}"
 
 
+def test_a_quote_within_a_csv_field_is_a_quote(mapped: Command) -> None:
+    items = put(mapped, "items.csv", 'size,note\n5" pipe,"on\ntwo ""lines"""\n7" pipe,short\n9,""\n')
+    rows = [line["columns"] for line in lines_of(mapped.run("map", items, "--prompt", "{size}"))]
+    assert [row["size"] for row in rows] == ['5" pipe', '7" pipe', "9"]
+    assert [row["note"] for row in rows] == ['on\ntwo "lines"', "short", ""]
+
+
+def test_a_quote_that_is_never_closed_is_told_at_once_also_in_a_long_file(mapped: Command) -> None:
+    items = put(mapped, "items.csv", 'a,b\n"' + "x,y\n" * 1_000_000)
+    done = mapped.run("map", items, "--prompt", "{a}")
+    assert told(done)[0] == "items.csv:2: a quote is never closed"
+
+
 def test_rows_of_json_have_fields_and_other_values_are_items(mapped: Command) -> None:
     items = put(mapped, "items.jsonl", '{"n": 1, "tags": ["a", 2]}\n\n{"tags": "x", "n": null}\n')
 
@@ -176,6 +189,7 @@ def test_a_bad_row_of_standard_input_is_told_in_its_result(mapped: Command) -> N
         ("i.txt", b"fine\n\xff\n", "{item}", 1, "i.txt:2: byte 0xff at place 1 is not UTF-8"),
         ("i.csv", "a,b\n1, \n", "{b}", 1, "i.csv:2: its prompt is empty"),
         ("i.txt", "", "{item}", 1, "i.txt: there is no item in it; nothing was run"),
+        ("i.csv", "item\n1\n", "{name}", 2, "--prompt asks for {name}, and i.csv:2 has {item}; a brace"),
         ("i.csv", "a,b\n", "{a}", 1, "i.csv: there is no item in it; nothing was run"),
         ("i.txt", "a\n", "do { it", 2, "--prompt: the template has a '{' at character 4 that names nothing"),
     ],
