@@ -74,11 +74,17 @@ class RowReader:
             return self._feed_csv(line, data)
         return self._row(line, data)
 
+    def _checked(self, row: Row) -> Row:
+        """Return a row, unless it should have been the header: what follows it is nothing without one."""
+        if self._form == "csv" and not self.columns:
+            raise CommandError(f"{self.name}:{row.line}: the header cannot be read: {row.problem}")
+        return row
+
     def end(self) -> Row | None:
         """The input is over; return the row that was still open."""
         if not self._open:
             return None
-        return Row(_shown(self._take_open()), {}, self._open_line, "a quote is never closed")
+        return self._checked(Row(_shown(self._take_open()), {}, self._open_line, "a quote is never closed"))
 
     def _feed_csv(self, line: int, data: bytes) -> Row | None:
         if not self._open:
@@ -102,7 +108,7 @@ class RowReader:
             text = data.decode()
         except UnicodeDecodeError as error:
             where = f"byte 0x{data[error.start]:02x} at place {error.start + 1} is not UTF-8"
-            return Row(_shown(data), {}, line, where)
+            return self._checked(Row(_shown(data), {}, line, where))
         match self._form:
             case "jsonl":
                 return _json_row(line, text)
@@ -115,7 +121,8 @@ class RowReader:
         try:
             fields = next(csv.reader([text], strict=True))
         except csv.Error as error:
-            return Row(text, {}, line, f"it is not CSV: {error}")
+            told = str(error).partition(" - ")[0]  # behind it is advice for programs
+            return self._checked(Row(text, {}, line, f"it is not CSV: {told}"))
         if not self.columns:
             self.columns = self._header(line, fields)
             return None
