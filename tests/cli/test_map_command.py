@@ -279,7 +279,7 @@ def test_a_bad_row_of_standard_input_is_told_in_its_result(mapped: Command) -> N
         ("i.csv", "a,b\n1, \n", "{b}", 1, "i.csv:2: its prompt is empty"),
         ("i.txt", "", "{item}", 1, "i.txt: there is no item in it; nothing was run"),
         ("i.csv", "item\n1\n", "{name}", 2, "--prompt asks for {name}, and i.csv:2 has {item}; a brace"),
-        ("i.csv", "a,b\n".encode("utf-16"), "{a}", 1, "i.csv:1: the header cannot be read: byte 0xff at place 1 is not"),
+        ("i.csv", "a,b\n".encode("utf-16"), "{a}", 1, "i.csv:1: the header cannot be read: byte 0xff at place 1"),
         ("i.csv", "a,b\r1,2\r", "{a}", 1, "i.csv:1: the header cannot be read: it is not CSV: new-line character seen"),
         ("i.csv", '"a,b\n1,2\n', "{a}", 1, "i.csv:1: the header cannot be read: a quote is never closed"),
         ("i.csv", "a,b\n", "{a}", 1, "i.csv: there is no item in it; nothing was run"),
