@@ -49,7 +49,12 @@ def add_map(parser: argparse.ArgumentParser, filled: Any, positive_int: Any, pos
     add("items", type=filled, metavar="ITEMS", help="a file of lines, .jsonl or .csv, a pattern in quotes, or -")
     add("--prompt", type=filled, required=True, metavar="TEMPLATE", help="with {item} and names of columns; {{ is a {")
     add("--format", choices=("lines", "jsonl", "csv", "glob"), help="of ITEMS, where its name does not say")
-    add("--output", type=filled, metavar="FILE", help="for the results, JSON lines; standard output without it")
+    add(
+        "--output",
+        type=filled,
+        metavar="FILE",
+        help="for the results, JSON lines; without it, or with -, standard output",
+    )
     add("--model", type=filled, help="for example anthropic/claude-sonnet-4-5, openai-chat/NAME, scripted/NAME")
     add("--store", type=filled, metavar="URL", help="sqlite:PATH; without it each job has a file of its own")
     add("--max-budget-usd", type=positive_number, metavar="USD", help="what the whole job may cost")

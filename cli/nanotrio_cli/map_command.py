@@ -22,12 +22,12 @@ from nanotrio.swarm import MapResults, MapStatistics, Template
 from nanotrio.tools import standard_tools
 
 from .data_folder import DataFolder
-from .exits import FAILED, OK, CommandError, CommandLineError, OutputClosedError, signal_code
+from .exits import FAILED, OK, USAGE, CommandError, CommandLineError, OutputClosedError, signal_code
 from .faults import FaultLog, foreseen
 from .instructions import system_prompt
 from .map_arguments import MapRunOptions
 from .map_items import GlobItems, Items, StdinItems, choose_items
-from .map_output import ResultsFile, ResultsStream, Sink, result_line
+from .map_output import ResultsFile, ResultsStream, Sink, open_sink, result_line
 from .map_progress import MapProgress
 from .map_rows import Row
 from .map_survey import Duplicates, Survey, check_columns, prompt_of, survey_of
@@ -58,8 +58,10 @@ def run_map(options: MapRunOptions, environment: Mapping[str, str], directory: P
         raise CommandLineError(f"--prompt: {error}") from None
     if options.store:
         check_url(options.store)
+    if options.output == "-":
+        options = msgspec.structs.replace(options, output=None)
     schema = result_schema(options)
-    items = choose_items(options.items, options.format, directory)
+    items = choose_items(options.items, options.format, directory, options.output)
     survey = None
     if isinstance(items, StdinItems):
         if options.dry_run:
@@ -128,6 +130,7 @@ class _Map:
         self._signal = 0
         self._reader_gone = False
         self._error = ""
+        self._is_misused = False
         self._denied = 0
         self._written = 0
         self._first_failure = ""
@@ -138,15 +141,14 @@ class _Map:
 
     async def run(self) -> int:
         self._rules = rules_of(self._options, Place(None, self._work.job))
-        output = Output()
-        sink: Sink = ResultsFile(self._options.output) if self._options.output else ResultsStream(output)
+        sink = open_sink(self._options.output)
         total = self._work.survey.items if self._work.survey is not None else None
         is_shared = self._options.output is None  # then results go where the bar would stand
         with MapProgress(total, is_quiet=self._options.no_progress, is_shared=is_shared) as progress:
             async with trio.open_nursery() as nursery:
                 await nursery.start(watch_signals, self._on_signal)
-                if not self._options.output:
-                    nursery.start_soon(self._watch_reader, output)
+                if isinstance(sink, ResultsStream):
+                    nursery.start_soon(self._watch_reader, sink.output)
                 with self._scope:
                     try:
                         await self._conduct(sink, progress)
@@ -154,10 +156,13 @@ class _Map:
                         known = foreseen(error)
                         if not isinstance(known, NanotrioError | CommandError | CommandLineError):
                             raise
-                        self._error = str(known)
+                        self._error, self._is_misused = str(known), isinstance(known, CommandLineError)
                 nursery.cancel_scope.cancel()
             with trio.CancelScope(shield=True):
-                await sink.aclose(is_whole=self._is_whole)
+                try:
+                    await sink.aclose(is_whole=self._is_whole)
+                except CommandError as error:
+                    self._error = self._error or str(error)
         if self._reader_gone:
             raise OutputClosedError
         return self._finish(total)
@@ -193,6 +198,8 @@ class _Map:
         ) as swarm:
             for line in await leftovers(swarm):
                 progress.say(f"nanotrio: {line}")
+            if isinstance(sink, ResultsFile) and not options.takeover:  # its former owner may have the lock yet
+                sink.lock()
             await self._map(swarm, sink, progress)
 
     async def _map(self, swarm: Swarm, sink: Sink, progress: MapProgress) -> None:
@@ -297,7 +304,11 @@ class _Map:
             why = f"interrupted by {signal_name(self._signal)}" if self._signal else self._error
             done = f"; {totals.completed + totals.failed:,} {of} are done" if totals.items else ""
             write_error(f"nanotrio: {why}{done}{'; the same command goes on' if totals.items else ''}")
-            return signal_code(self._signal) if self._signal else FAILED
+            return signal_code(self._signal) if self._signal else USAGE if self._is_misused else FAILED
+        if not totals.items:
+            name = "standard input" if isinstance(self._work.items, StdinItems) else self._work.items.name
+            write_error(f"nanotrio: {name}: there is no item in it; nothing was run")
+            return FAILED
         parts = [f"{_items(totals.items)}: {totals.completed:,} completed, {totals.failed:,} failed"]
         if totals.restored:
             parts.append(f"{totals.restored:,} were done before")
@@ -313,4 +324,5 @@ def _items(count: int) -> str:
 
 
 def _failure(result: MapResult) -> str:
-    return f"item {result.index}: {result.reason or result.status}"
+    reason, name = result.reason or result.status, f"item {result.index}"
+    return reason if reason.startswith(f"{name} ") else f"{name}: {reason}"

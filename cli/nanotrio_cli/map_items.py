@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import stat
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import TypeAlias
 
@@ -57,12 +57,14 @@ class GlobItems:
 
     form = "glob"
 
-    def __init__(self, pattern: str, directory: Path) -> None:
+    def __init__(self, pattern: str, directory: Path, but: tuple[int, int] | None = None) -> None:
+        """Find the files; ``but`` is one that is no item, as ``_identity`` tells it."""
         self.name = pattern
         self.place = str(directory / pattern)
         self.wants_text = False
-        """Whether a file whose content is no text is a problem."""
-        self._paths = sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())  # noqa: PTH207 - Path.glob takes no absolute pattern
+        """Whether contents are read; then one that is no text is a problem."""
+        found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        self._paths = sorted(path for path in found if Path(path).is_file() and (not but or _identity(path) != but))
 
     def read(self) -> Iterator[tuple[None, Row]]:
         """Yield the files; each is read as it is yielded."""
@@ -72,17 +74,20 @@ class GlobItems:
     def _row(self, path: str) -> Row:
         item = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
         try:
-            data = Path(path).read_bytes()
+            with open(path, "rb") as file:  # noqa: PTH123 - a path that need not be text
+                data = file.read(MAX_ROW_BYTES + 1) if self.wants_text else b""
+                file.seek(0)
+                digest = hashlib.file_digest(file, partial(hashlib.blake2b, digest_size=16)).digest()
         except OSError as error:
             return Row(item, {}, 0, f"it cannot be read: {error.strerror or error}")
-        content = item.encode() + b"\0" + blake2b(data, digest_size=16).digest()
+        content = item.encode() + b"\0" + digest
+        if len(data) > MAX_ROW_BYTES:
+            return Row(item, {}, 0, f"it is longer than {MAX_ROW_BYTES:,} bytes", content)
         try:
-            text = data.decode()
+            text = data.decode().removeprefix("\ufeff")
         except UnicodeDecodeError as error:
-            if self.wants_text:
-                problem = f"byte 0x{data[error.start]:02x} at place {error.start + 1} is not UTF-8"
-                return Row(item, {}, 0, problem, content)
-            text = ""
+            problem = f"byte 0x{data[error.start]:02x} at place {error.start + 1} is not UTF-8"
+            return Row(item, {}, 0, problem, content)
         return Row(item, {"item": item, "text": text}, 0, "", content)
 
     def where(self, row: Row) -> str:
@@ -130,21 +135,23 @@ class StdinItems:
 Items: TypeAlias = FileItems | GlobItems | StdinItems
 
 
-def choose_items(given: str, form: str | None, directory: Path) -> Items:
-    """Return what the argument stands for.
+def choose_items(given: str, form: str | None, directory: Path, output: str | None = None) -> Items:
+    """Return what the argument stands for. ``output``, which is there from the second run on, is no item of a pattern.
 
     Raises:
-        CommandLineError: there is no such file, or it is none that can be read.
+        CommandLineError: there is no such file, or it is none that can be read, or ``output`` is the same file.
     """
+    written = None if output is None else _identity(output)
     if given == "-":
         if form == "glob":
             raise CommandLineError("--format glob goes with a pattern of file names, and - is standard input")
         if os.isatty(0):
             raise CommandLineError("ITEMS is -, and standard input is a terminal; pipe the items in, or name a file")
+        _check_apart(written, 0, "-", output)
         return StdinItems(form or "lines")
     path = Path(given)
     if form == "glob" or (form is None and glob.has_magic(given) and not path.exists()):
-        return GlobItems(given, directory)
+        return GlobItems(given, directory, written)
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -154,4 +161,21 @@ def choose_items(given: str, form: str | None, directory: Path) -> Items:
         raise CommandLineError(f"the items {given!r} are {what}")
     if not os.access(path, os.R_OK):
         raise CommandLineError(f"the items {given!r} cannot be read: Permission denied")
+    _check_apart(written, path, given, output)
     return FileItems(path, form or _ENDINGS.get(path.suffix.lower(), "lines"))
+
+
+def _check_apart(written: tuple[int, int] | None, place: Path | int, given: str, output: str | None) -> None:
+    if written is not None and _identity(place) == written:
+        raise CommandLineError(
+            f"--output {output} is the file that the items {given!r} are read from; name another file"
+        )
+
+
+def _identity(place: Path | str | int) -> tuple[int, int] | None:
+    """Tell a regular file from others, whatever it is called."""
+    try:
+        status = os.stat(place)  # noqa: PTH116 - also of a descriptor
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None

@@ -7,8 +7,10 @@ at every moment the file is a beginning of what it will be.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+from contextlib import suppress
 from typing import Any, Protocol
 
 from nanotrio import MapResult
@@ -19,7 +21,7 @@ from .map_rows import Row
 from .output import Output
 from .result import usage_record
 
-__all__ = ["ResultsFile", "ResultsStream", "Sink", "result_line"]
+__all__ = ["ResultsFile", "ResultsStream", "Sink", "open_sink", "result_line"]
 
 _FIRST = b'{"index":0,'
 _BUFFERED = 65_536
@@ -38,10 +40,11 @@ class Sink(Protocol):
 
 
 class ResultsStream:
-    """Standard output."""
+    """Standard output, or a path that is no regular file: a pipe, a device. ``descriptor`` is one to be closed."""
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
+    def __init__(self, output: Output, descriptor: int | None = None) -> None:
+        self.output = output
+        self._descriptor = descriptor
 
     async def write(self, line: bytes) -> None:
         """Take a line, and write it.
@@ -49,11 +52,13 @@ class ResultsStream:
         Raises:
             OutputClosedError: the reader has gone.
         """
-        self._output.add(line)
-        await self._output.drain()
+        self.output.add(line)
+        await self.output.drain()
 
-    async def aclose(self, *, is_whole: bool) -> None:
+    async def aclose(self, *, is_whole: bool) -> None:  # noqa: ARG002 - what is written stays
         """Nothing waits here."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 class ResultsFile:
@@ -65,15 +70,11 @@ class ResultsFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise CommandLineError(f"--output {path} cannot be written: {error.strerror or error}") from None
+        descriptor = _opened(path, os.O_RDWR | os.O_CREAT)
         self._file = os.fdopen(descriptor, "r+b", buffering=0)
         self._pending = bytearray()
         self._place = 0
-        self._is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        self._left = os.fstat(descriptor).st_size if self._is_regular else 0
+        self._left = os.fstat(descriptor).st_size
         """Bytes of a former run that were not looked at yet."""
         beginning = os.pread(descriptor, len(_FIRST), 0) if self._left else b""
         if not _FIRST.startswith(beginning):
@@ -81,6 +82,19 @@ class ResultsFile:
             raise CommandLineError(
                 f"--output {path} is there already and holds no results of a map; remove it, or name another file"
             )
+
+    def lock(self) -> None:
+        """Keep other jobs from the file until it is closed.
+
+        Raises:
+            CommandError: another process writes it.
+        """
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                message = f"--output {self._path} is being written by another process; name another file"
+                raise CommandError(message) from None
 
     async def write(self, line: bytes) -> None:
         """Take a line, unless it stands there."""
@@ -110,11 +124,7 @@ class ResultsFile:
 
     def _flush(self) -> None:
         while self._pending:
-            written = (
-                os.pwrite(self._file.fileno(), self._pending, self._place)
-                if self._is_regular
-                else os.write(self._file.fileno(), self._pending)
-            )
+            written = os.pwrite(self._file.fileno(), self._pending, self._place)
             self._place += written
             del self._pending[:written]
 
@@ -133,6 +143,29 @@ class ResultsFile:
                 self._cut()
         finally:
             self._file.close()
+
+
+def open_sink(path: str | None) -> Sink:
+    """Return where results go: a path, or standard output.
+
+    Raises:
+        CommandLineError: it cannot be written, or holds something that is no result of a map.
+    """
+    if path is None:
+        return ResultsStream(Output())
+    with suppress(OSError):
+        mode = os.stat(path).st_mode  # noqa: PTH116 - a path that need not be text
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            descriptor = _opened(path, os.O_WRONLY)
+            return ResultsStream(Output(descriptor, f"--output {path}"), descriptor)
+    return ResultsFile(path)
+
+
+def _opened(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise CommandLineError(f"--output {path} cannot be written: {error.strerror or error}") from None
 
 
 def result_line(result: MapResult) -> dict[str, Any]:

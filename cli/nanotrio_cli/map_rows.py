@@ -8,6 +8,7 @@ row is said by the row itself, in ``problem``.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ __all__ = ["MAX_ROW_BYTES", "Row", "RowReader"]
 
 MAX_ROW_BYTES = 10_000_000
 _BOM = b"\xef\xbb\xbf"
+_OPENING = re.compile(rb'(?:^|,)"')
+"""Where a quoted field begins: a quote within a field that is not quoted is a quote, as in ``5" pipe``."""
 
 
 class Row(msgspec.Struct):
@@ -48,7 +51,9 @@ class RowReader:
         self.columns: tuple[str, ...] = ()
         """Of a CSV file, once its first row was read."""
         self._form = form
-        self._open = b""
+        self._open: list[bytes] = []
+        """Lines of a row whose last field goes on."""
+        self._open_bytes = 0
         self._open_line = 0
         csv.field_size_limit(MAX_ROW_BYTES)
 
@@ -60,7 +65,7 @@ class RowReader:
         """
         if line == 1:
             data = data.removeprefix(_BOM)
-        if len(data) + len(self._open) > MAX_ROW_BYTES:
+        if len(data) + self._open_bytes > MAX_ROW_BYTES:
             raise CommandError(
                 f"{self.name}:{self._open_line or line}: the row is longer than {MAX_ROW_BYTES:,} bytes"
                 + ("; is a quote never closed?" if self._open else "")
@@ -69,22 +74,31 @@ class RowReader:
             return self._feed_csv(line, data)
         return self._row(line, data)
 
+    def _checked(self, row: Row) -> Row:
+        """Return a row, unless it should have been the header: what follows it is nothing without one."""
+        if self._form == "csv" and not self.columns:
+            raise CommandError(f"{self.name}:{row.line}: the header cannot be read: {row.problem}")
+        return row
+
     def end(self) -> Row | None:
         """The input is over; return the row that was still open."""
-        data, self._open = self._open, b""
-        if not data:
+        if not self._open:
             return None
-        return Row(_shown(data), {}, self._open_line, "a quote is never closed")
+        return self._checked(Row(_shown(self._take_open()), {}, self._open_line, "a quote is never closed"))
 
     def _feed_csv(self, line: int, data: bytes) -> Row | None:
         if not self._open:
             self._open_line = line
-        data = self._open + data
-        if data.count(b'"') % 2:  # a quoted field goes on in the next line
-            self._open = data
-            return None
-        self._open = b""
-        return self._row(self._open_line, data)
+        is_open = _stays_open(data, is_open=bool(self._open))
+        self._open.append(data)
+        self._open_bytes += len(data)
+        return None if is_open else self._row(self._open_line, self._take_open())
+
+    def _take_open(self) -> bytes:
+        data = b"".join(self._open)
+        self._open.clear()
+        self._open_bytes = 0
+        return data
 
     def _row(self, line: int, data: bytes) -> Row | None:
         data = data.removesuffix(b"\n").removesuffix(b"\r")
@@ -94,7 +108,7 @@ class RowReader:
             text = data.decode()
         except UnicodeDecodeError as error:
             where = f"byte 0x{data[error.start]:02x} at place {error.start + 1} is not UTF-8"
-            return Row(_shown(data), {}, line, where)
+            return self._checked(Row(_shown(data), {}, line, where))
         match self._form:
             case "jsonl":
                 return _json_row(line, text)
@@ -107,7 +121,8 @@ class RowReader:
         try:
             fields = next(csv.reader([text], strict=True))
         except csv.Error as error:
-            return Row(text, {}, line, f"it is not CSV: {error}")
+            told = str(error).partition(" - ")[0]  # behind it is advice for programs
+            return self._checked(Row(text, {}, line, f"it is not CSV: {told}"))
         if not self.columns:
             self.columns = self._header(line, fields)
             return None
@@ -124,6 +139,20 @@ class RowReader:
                 what = f"{names.count(name)} columns are called {name!r}" if name else "a column has no name"
                 raise CommandError(f"{self.name}:{line}: {what} in the header")
         return tuple(names)
+
+
+def _stays_open(data: bytes, *, is_open: bool) -> bool:
+    """Tell whether a quoted field goes on behind a line; ``is_open`` says that one went on before it."""
+    place = 0
+    while True:
+        if not is_open:
+            if (found := _OPENING.search(data, place)) is None:
+                return False
+            place, is_open = found.end(), True
+        if (place := data.find(b'"', place)) < 0:
+            return True
+        is_open = data[place + 1 : place + 2] == b'"'  # two of them are one of the text
+        place += 1 + is_open
 
 
 def _json_row(line: int, text: str) -> Row:

@@ -85,7 +85,7 @@ def check_columns(template: Template, items: Items, reader: RowReader | None, ro
         CommandLineError: names what is asked for, and what there is.
     """
     if items.form == "csv":
-        known = ["item", *(reader.columns if reader is not None else ())]
+        known = list(dict.fromkeys(("item", *(reader.columns if reader is not None else ()))))
     elif items.form == "glob":
         known = ["item", "text"]
     elif items.form == "jsonl":

@@ -40,10 +40,10 @@ def encode_line(value: Any) -> bytes:
     return line + b"\n"
 
 
-def _say(error: OSError) -> Exception:
+def _say(error: OSError, name: str = "standard output") -> Exception:
     if error.errno in (errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.EIO):
         return OutputClosedError()
-    return CommandError(f"standard output cannot be written: {error.strerror or error}")
+    return CommandError(f"{name} cannot be written: {error.strerror or error}")
 
 
 def write_now(data: bytes, descriptor: int = 1) -> None:
@@ -102,10 +102,14 @@ class TerminalFile:
 
 
 class Output:
-    """Bytes that are on their way to a descriptor: ``add`` at any time, ``drain`` to have them written."""
+    """Bytes that are on their way to a descriptor: ``add`` at any time, ``drain`` to have them written.
 
-    def __init__(self, descriptor: int = 1) -> None:
+    ``name`` is what people call it.
+    """
+
+    def __init__(self, descriptor: int = 1, name: str = "standard output") -> None:
         self._descriptor = descriptor
+        self._name = name
         self._pending = bytearray()
         mode = os.fstat(descriptor).st_mode
         self._is_pipe = stat.S_ISFIFO(mode)
@@ -139,7 +143,7 @@ class Output:
                 continue
             except OSError as error:
                 self._pending.clear()
-                raise _say(error) from None
+                raise _say(error, self._name) from None
             del self._pending[:written]
 
     async def wait_closed(self) -> None:

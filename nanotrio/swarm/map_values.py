@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -126,11 +127,13 @@ def plan_of(prompt: str | Callable[[Any], str], options: MapOptions, slots: int)
         raise UsageError("map takes no uuid; give job, which names its root")
     spawn = cast("SpawnOptions", without(options, *_OWN))
     retries = options.get("retries", 0)
-    max_active = options.get("max_active") or slots
-    look_ahead = options.get("look_ahead") or max(_MIN_LOOK_AHEAD, 2 * max_active)
+    max_active = options.get("max_active", slots)
+    look_ahead = options.get("look_ahead", max(_MIN_LOOK_AHEAD, 2 * max_active))
     if retries < 0 or max_active < 1 or look_ahead < 1:
         raise UsageError("retries must be 0 or more, max_active and look_ahead 1 or more")
-    job = options.get("job") or str(uuid.uuid4())
+    job = options.get("job", str(uuid.uuid4()))
+    if not job:
+        raise UsageError("job is empty; leave it out for a job that is not gone on with")
     child = cast("SpawnOptions", without(spawn, "name", "budget_usd"))
     if (item_budget := options.get("item_budget_usd")) is not None:
         child["budget_usd"] = item_budget
@@ -161,6 +164,16 @@ def without(options: Any, *names: str) -> dict[str, Any]:
 
 def _renderer(prompt: str | Callable[[Any], str]) -> Callable[[Any], str]:
     if not isinstance(prompt, str):
-        return prompt
+        return partial(_called, prompt)
     template = Template(prompt)
     return lambda item: template.render(values_of(item))
+
+
+def _called(prompt: Callable[[Any], str], item: Any) -> str:
+    made: Any = prompt(item)
+    if isinstance(made, str):
+        return made
+    if isinstance(made, Coroutine):
+        made.close()
+        raise UsageError("the prompt is an async function; give one that returns a text at once")
+    raise UsageError(f"the prompt's function returned a {type(made).__name__}, not a text")

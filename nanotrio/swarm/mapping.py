@@ -118,7 +118,7 @@ class MapResults:
         """Unfinished agents of items that have changed, to be cancelled."""
         self._at_work: dict[int, _Entry] = {}
         self._ended: deque[tuple[int, Outcome, int]] = deque()
-        self._is_rest_known = False
+        self._is_rest_known = self._is_taken = False
         self._closed = ""
         self._items = self._completed = self._failed = self._restored = 0
         root.on_child_end = self._on_child_end
@@ -128,7 +128,20 @@ class MapResults:
         return self
 
     async def __anext__(self) -> MapResult:
-        """Return the next item's result, which is durable. Cancelling it loses nothing. Checkpoints."""
+        """Return the next item's result, which is durable. Cancelling it loses nothing. Checkpoints.
+
+        Raises:
+            UsageError: another task waits for one.
+        """
+        if self._is_taken:
+            raise UsageError("two tasks take results of one map; let one take them and hand them on")
+        self._is_taken = True
+        try:
+            return await self._next()
+        finally:
+            self._is_taken = False
+
+    async def _next(self) -> MapResult:
         while True:
             if self._closed:
                 raise ClosedError(f"{self._closed}; the same map with its job goes on from there")
@@ -182,15 +195,20 @@ class MapResults:
             entry.add(outcome, seq)
             self._conclude(entry, outcome)
 
+    def _judge(self, outcome: Outcome) -> tuple[OutcomeStatus, str, Any]:
+        """Return status, reason and result of an agent, whose result is to be of the type that was asked for."""
+        wanted = self._plan.child.get("result_type")
+        if outcome.status == "completed" and wanted is not None and not isinstance(wanted, dict | str):
+            try:
+                return outcome.status, outcome.reason, msgspec.convert(outcome.result, wanted)
+            except Exception as error:  # noqa: BLE001 - also whatever the type's own code raises
+                told = str(error) if isinstance(error, msgspec.ValidationError) else f"{type(error).__name__}: {error}"
+                return "failed", f"the result is no {getattr(wanted, '__name__', wanted)}: {told}", None
+        return outcome.status, outcome.reason, outcome.result
+
     def _conclude(self, entry: _Entry, outcome: Outcome) -> None:
         """The item's last agent has ended: is the item done, or tried again?"""
-        status, reason, result = outcome.status, outcome.reason, outcome.result
-        wanted = self._plan.child.get("result_type")
-        if status == "completed" and wanted is not None and not isinstance(wanted, dict | str):
-            try:
-                result = msgspec.convert(result, wanted)
-            except msgspec.ValidationError as error:
-                status, reason, result = "failed", f"the result is no {wanted!r}: {error}", None
+        status, reason, result = self._judge(outcome)
         if status in _TRIED_AGAIN and entry.tries <= self._plan.retries:
             self._to_start.append(entry)
             return
@@ -294,6 +312,7 @@ class MapResults:
         """Go on with an item where its agents stopped."""
         is_at_work = False
         last: Outcome | None = None
+        status: OutcomeStatus = "completed"
         for each in found:
             entry.agents.append((each.agent, each.name))
             outcome = each.outcome
@@ -302,13 +321,13 @@ class MapResults:
                 entry.tries += 1
                 continue
             entry.add(outcome, each.last_seq)
-            entry.tries += outcome.status in _TRIED_AGAIN
-            last = outcome
+            last, (status, _, _) = outcome, self._judge(outcome)
+            entry.tries += status in _TRIED_AGAIN
         if is_at_work:
             return
-        if last is not None and self._plan.retry_failed and last.status != "completed":
+        if last is not None and self._plan.retry_failed and status != "completed":
             last, entry.tries = None, 0
-        if last is None or last.status in ("cancelled", "budget_exceeded"):
+        if last is None or status in ("cancelled", "budget_exceeded"):
             self._to_start.append(entry)
             return
         self._conclude(entry, last)
@@ -370,6 +389,8 @@ async def open_map(
 ) -> AsyncIterator[MapResults]:
     """Begin a job, or go on with one, and stop starting agents when the block is left; see ``Swarm.map``."""
     runtime = swarm._runtime  # noqa: SLF001 - a map is part of its swarm
+    if isinstance(items, str | bytes):  # of which each character would be an item
+        raise UsageError(f"the items are one {type(items).__name__}; give a list, or lines of an open file")
     if not isinstance(items, Iterable | AsyncIterable):
         raise UsageError(f"the items are a {type(items).__name__}, which cannot be gone through")
     plan = plan_of(prompt, options, runtime.slots.max_active)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,19 @@ def test_rows_of_csv_have_columns(mapped: Command) -> None:
     assert second["result"] == "you said: Bob:  {kept}"
 
 
+def test_a_quote_within_a_csv_field_is_a_quote(mapped: Command) -> None:
+    items = put(mapped, "items.csv", 'size,note\n5" pipe,"on\ntwo ""lines"""\n7" pipe,short\n9,""\n')
+    rows = [line["columns"] for line in lines_of(mapped.run("map", items, "--prompt", "{size}"))]
+    assert [row["size"] for row in rows] == ['5" pipe', '7" pipe', "9"]
+    assert [row["note"] for row in rows] == ['on\ntwo "lines"', "short", ""]
+
+
+def test_a_quote_that_is_never_closed_is_told_at_once_also_in_a_long_file(mapped: Command) -> None:
+    items = put(mapped, "items.csv", 'a,b\n"' + "x,y\n" * 1_000_000)
+    done = mapped.run("map", items, "--prompt", "{a}")
+    assert told(done)[0] == "items.csv:2: a quote is never closed"
+
+
 def test_rows_of_json_have_fields_and_other_values_are_items(mapped: Command) -> None:
     items = put(mapped, "items.jsonl", '{"n": 1, "tags": ["a", 2]}\n\n{"tags": "x", "n": null}\n')
 
@@ -131,6 +146,93 @@ def test_files_of_a_pattern_are_items(mapped: Command) -> None:
     put(mapped, "notes/a.md", "another first")
     again = mapped.run("map", "notes/*", "--prompt", "look at {item}")
     assert "2 were done before" in told(again)[0], "a file whose content changed is another item"
+
+
+def test_a_file_of_a_pattern_may_begin_with_a_mark_and_be_long_where_its_text_is_not_wanted(mapped: Command) -> None:
+    put(mapped, "a.md", "\ufefffirst")
+    (mapped.directory / "long.bin").write_bytes(b"\xff" * 11_000_000)
+    assert lines_of(mapped.run("map", "*.md", "--prompt", "{text}"))[0]["result"] == "you said: first"
+    assert mapped.run("map", "*", "--prompt", "{item}").returncode == 0
+    assert "long.bin: it is longer than 10,000,000 bytes" in told(mapped.run("map", "*", "--prompt", "{text}"))
+
+
+def test_the_output_of_a_map_is_none_of_its_items(mapped: Command) -> None:
+    put(mapped, "b.txt", "one")
+    for _ in range(2):  # in the second run the pattern finds the first one's results
+        done = mapped.run("map", "*", "--prompt", "{item}", "--output", "a.jsonl")
+        assert told(done)[0].startswith("1 item: 1 completed, 0 failed"), done.stderr
+    before = (mapped.directory / "a.jsonl").read_bytes()
+
+    done = mapped.run("map", "a.jsonl", "--prompt", "{index}", "--output", "./a.jsonl")
+    assert (done.returncode, told(done)) == (
+        2, ["--output ./a.jsonl is the file that the items 'a.jsonl' are read from; name another file"]
+    )  # fmt: skip
+    with (mapped.directory / "a.jsonl").open("rb") as items:
+        assert mapped.run("map", "-", "--prompt", "{item}", "--output", "a.jsonl", stdin=items).returncode == 2
+    assert (mapped.directory / "a.jsonl").read_bytes() == before
+
+
+def wait_for_content(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not (path.exists() and path.stat().st_size):
+        assert time.monotonic() < deadline, f"nothing was written to {path}"
+        time.sleep(0.02)
+
+
+def test_two_jobs_do_not_write_one_output_at_once(mapped: Command) -> None:
+    items = put(mapped, "items.txt", "one\nfor ever\n")
+    output = mapped.directory / "out.jsonl"
+    with mapped.start("map", items, "--prompt", "{item}", "--output", "out.jsonl") as process:
+        wait_for_content(output)
+        before = output.read_bytes()
+        done = mapped.run("map", items, "--prompt", "other {item}", "--output", "out.jsonl")
+        assert done.returncode == 1
+        assert "--output out.jsonl is being written by another process" in told(done)[0]
+        assert output.read_bytes() == before
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
+def test_an_output_that_is_a_pipe_ends_it_with_its_reader(mapped: Command) -> None:
+    items = put(mapped, "items.txt", "one\nfor ever\n")
+    os.mkfifo(mapped.directory / "pipe")
+    with mapped.start("map", items, "--prompt", "{item}", "--output", "pipe") as process:
+        with (mapped.directory / "pipe").open() as pipe:
+            assert json.loads(pipe.readline())["item"] == "one"
+        assert process.wait(20) == 1
+
+
+def test_a_signal_ends_it_while_the_reader_of_a_pipe_does_not_read(mapped: Command) -> None:
+    items = put(mapped, "items.txt", "".join(f"{n}\n" for n in range(1_000)))
+    os.mkfifo(mapped.directory / "pipe")
+    with (
+        mapped.start("map", items, "--prompt", "{item}", "--output", "pipe") as process,
+        (mapped.directory / "pipe").open() as pipe,
+    ):
+        pipe.read(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+
+
+def test_a_full_disk_is_told_with_what_was_done(mapped: Command) -> None:
+    items = put(mapped, "items.txt", "one\ntwo\n")
+    done = mapped.run("map", items, "--prompt", "{item}", "--output", "/dev/full")
+    assert done.returncode == 1
+    assert told(done) == [
+        "--output /dev/full cannot be written: No space left on device; 2 of 2 items are done; the same command goes on"
+    ]
+
+
+def test_no_items_on_standard_input_are_told_as_those_of_a_file_are(mapped: Command) -> None:
+    done = mapped.run("map", "-", "--prompt", "{item}")
+    assert (done.returncode, told(done)) == (1, ["standard input: there is no item in it; nothing was run"])
+
+
+def test_a_column_that_standard_input_lacks_is_a_mistake_of_the_command_line(mapped: Command) -> None:
+    with (mapped.directory / put(mapped, "i.csv", "a\n1\n")).open("rb") as items:
+        done = mapped.run("map", "-", "--format", "csv", "--prompt", "{b}", "--output", "-", stdin=items)
+    assert done.returncode == 2
+    assert told(done)[0].startswith("--prompt asks for {b}, and standard input:2 has {item}, {a}")
 
 
 def test_standard_input_is_read_as_it_comes(mapped: Command) -> None:
@@ -177,6 +279,10 @@ def test_a_bad_row_of_standard_input_is_told_in_its_result(mapped: Command) -> N
         ("i.txt", b"fine\n\xff\n", "{item}", 1, "i.txt:2: byte 0xff at place 1 is not UTF-8"),
         ("i.csv", "a,b\n1, \n", "{b}", 1, "i.csv:2: its prompt is empty"),
         ("i.txt", "", "{item}", 1, "i.txt: there is no item in it; nothing was run"),
+        ("i.csv", "item\n1\n", "{name}", 2, "--prompt asks for {name}, and i.csv:2 has {item}; a brace"),
+        ("i.csv", "a,b\n".encode("utf-16"), "{a}", 1, "i.csv:1: the header cannot be read: byte 0xff at place 1"),
+        ("i.csv", "a,b\r1,2\r", "{a}", 1, "i.csv:1: the header cannot be read: it is not CSV: new-line character seen"),
+        ("i.csv", '"a,b\n1,2\n', "{a}", 1, "i.csv:1: the header cannot be read: a quote is never closed"),
         ("i.csv", "a,b\n", "{a}", 1, "i.csv: there is no item in it; nothing was run"),
         ("i.txt", "a\n", "do { it", 2, "--prompt: the template has a '{' at character 4 that names nothing"),
     ],
@@ -195,7 +301,8 @@ def test_what_cannot_be_used_is_told_with_its_line_before_anything_is_run(
     [
         (["nowhere.txt"], "the items 'nowhere.txt' cannot be read: No such file or directory"),
         (["."], "the items '.' are a folder; give a pattern in quotes"),
-        (["i.txt", "--output", "i.txt"], "--output i.txt is there already and holds no results of a map"),
+        (["i.txt", "--output", "other.txt"], "--output other.txt is there already and holds no results of a map"),
+        (["i.txt", "--output", "i.txt"], "--output i.txt is the file that the items 'i.txt' are read from"),
         (["i.txt", "--output", "no/where"], "--output no/where cannot be written: No such file"),
         (["-", "--dry-run"], "--dry-run reads all items first"),
         (["i.txt", "--retries", "-1"], "argument --retries: '-1' is not a whole number"),
@@ -205,6 +312,7 @@ def test_what_cannot_be_used_is_told_with_its_line_before_anything_is_run(
 )  # fmt: skip
 def test_a_command_line_that_cannot_be_used_is_told(mapped: Command, arguments: list[str], said: str) -> None:
     put(mapped, "i.txt", "a\n")
+    put(mapped, "other.txt", "mine\n")
     done = mapped.run("map", *arguments, "--prompt", "{item}")
     assert (done.returncode, done.stdout) == (2, b"")
     assert told(done)[0].startswith(said), done.stderr

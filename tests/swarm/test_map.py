@@ -74,7 +74,7 @@ async def test_the_root_is_never_asked_and_holds_no_notices(autojump_clock: trio
         return reply_text(result.content)
 
     async with opened(answer) as swarm:
-        async with swarm.map("say {item}", "abc") as results:
+        async with swarm.map("say {item}", ["a", "b", "c"]) as results:
             found = await all_of(results)
         assert {each.result for each in found} == {"map.1 only holds its children and reads no mail; write to another"}
         with pytest.raises(ClosedError, match="reads no mail"):
@@ -122,6 +122,28 @@ async def test_an_item_without_a_prompt_is_a_failed_result(autojump_clock: trio.
     assert "max_message_bytes" in found[4].reason
     assert [each.attempts for each in found] == [1, 0, 0, 0, 0, 1]
     assert [each.agent for each in found[1:5]] == [0, 0, 0, 0]
+
+
+async def test_a_function_that_makes_no_text_is_told_of_in_each_result(autojump_clock: trio.testing.MockClock) -> None:
+    async def later(_: Any) -> str:
+        raise AssertionError
+
+    async with opened(echo) as swarm:
+        for function, said in ((later, "the prompt is an async function"), (repr, ""), (len, "returned a int, not")):
+            async with swarm.map(function, ["a"]) as results:  # type: ignore[arg-type]  # what callers get wrong
+                (found,) = await all_of(results)
+            assert said in found.reason
+            assert (found.status == "completed") is (not said)
+
+
+async def test_a_second_task_that_takes_results_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(Slow()) as swarm, swarm.map("do {item}", [1, 1]) as results:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(anext, results)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(UsageError, match="two tasks take results"):
+                await anext(results)
+        assert [each.index for each in await all_of(results)] == [1]
 
 
 class Verdict(msgspec.Struct):
@@ -341,7 +363,11 @@ async def end_as_interrupted(swarm: nanotrio.Swarm, results: MapResults) -> None
     ("options", "said"),
     [
         ({"items": 3}, "cannot be gone through"),
+        ({"items": "items.txt"}, "the items are one str"),
         ({"retries": -1}, "retries must be 0 or more"),
+        ({"max_active": 0}, "max_active and look_ahead 1 or more"),
+        ({"look_ahead": 0}, "max_active and look_ahead 1 or more"),
+        ({"job": ""}, "job is empty"),
         ({"uuid": "x"}, "map takes no uuid"),
         ({"result_type": {"type": 3}}, "no JSON schema"),
         ({"model": "nobody/x"}, "nobody"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -11,7 +12,7 @@ import nanotrio
 from nanotrio.errors import ModelError, UsageError
 from nanotrio.models.scripted import Conversation
 from nanotrio.testing import UnreliableStore
-from tests.swarm.worlds import check_all_is_given_back, late, opened, reply_text, sessions_in, taped_store
+from tests.swarm.worlds import check_all_is_given_back, late, opened, reply_calls, reply_text, sessions_in, taped_store
 
 
 def echo(conversation: Conversation) -> Any:
@@ -137,6 +138,45 @@ async def test_failed_items_are_tried_again_where_that_is_asked_for(autojump_clo
     again = await run_job(store, echo, retry_failed=True)
     assert {each.status for each in again} == {"completed"}
     assert [each.attempts for each in again if each.item in failed] == [3, 3, 3]
+
+
+class Picky(msgspec.Struct):
+    """Takes what its schema does not forbid, and refuses two of it."""
+
+    score: int
+
+    def __post_init__(self) -> None:
+        if self.score == 2:
+            raise ValueError("two is too few")
+        if self.score == 3:
+            raise KeyError("three")
+
+
+async def test_a_result_that_its_type_refuses_is_a_failure_also_when_it_comes_from_the_store(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = taped_store()
+    calls: list[str] = []
+
+    def answer(conversation: Conversation) -> Any:
+        calls.append(conversation.task)
+        return reply_calls(("submit_result", {"result": {"score": int(conversation.task.split()[-1])}}))
+
+    found = await run_job(store, answer, [1, 2, 3], result_type=Picky)
+    assert [(each.status, each.result, each.attempts) for each in found] == [
+        ("completed", Picky(1), 1),
+        ("failed", None, 2),
+        ("failed", None, 2),
+    ]
+    assert found[1].reason == "the result is no Picky: two is too few"
+    assert found[2].reason == "the result is no Picky: KeyError: 'three'"
+    calls.clear()
+    assert [shown(each) for each in await run_job(store, answer, [1, 2, 3], result_type=Picky)] == list(
+        map(shown, found)
+    )
+    assert not calls
+    await run_job(store, answer, [1, 2, 3], result_type=Picky, retry_failed=True)
+    assert sorted(set(calls)) == ["do 2", "do 3"]
 
 
 async def test_a_key_says_what_of_an_item_counts(autojump_clock: trio.testing.MockClock) -> None:
