@@ -33,8 +33,13 @@ def schema_of(result_type: Any) -> str:
         if isinstance(result_type, dict):
             return check_schema(json.dumps(result_type))
         return json.dumps(msgspec.json.schema(result_type))
+    except UsageError:
+        raise
     except (TypeError, ValueError) as error:
-        raise UsageError(f"result_type {result_type!r} cannot be told as a JSON schema: {error}") from error
+        raise UsageError(
+            f"result_type {result_type!r} cannot be told as a JSON schema; "
+            "give a msgspec Struct, a dataclass or a schema"
+        ) from error
 
 
 def check_schema(schema: str) -> str:

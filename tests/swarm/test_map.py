@@ -74,7 +74,7 @@ async def test_the_root_is_never_asked_and_holds_no_notices(autojump_clock: trio
         return reply_text(result.content)
 
     async with opened(answer) as swarm:
-        async with swarm.map("say {item}", "abc") as results:
+        async with swarm.map("say {item}", ["a", "b", "c"]) as results:
             found = await all_of(results)
         assert {each.result for each in found} == {"map.1 only holds its children and reads no mail; write to another"}
         with pytest.raises(ClosedError, match="reads no mail"):
