@@ -6,6 +6,7 @@ With a terminal they are tables and colours; without one plain text, a row a lin
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from .arguments import InspectOptions
 from .data_folder import DataFolder
 from .exits import OK
 from .folded_tree import Line, status_of, tree_lines
-from .money import view_cost
+from .money import cost_text, view_cost
 from .output import encode_line, write_error, write_now
 from .printable import one_line, printable
 from .result import usage_record
@@ -35,6 +36,8 @@ __all__ = ["below", "draw", "inspect", "table", "view_record"]
 
 _LISTED = 200
 """Agents that a list for people shows; the others are counted."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _STYLES = {
     "completed": "green",
@@ -123,9 +126,9 @@ async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bo
         return
     shown = rows[:_LISTED]
     if os.isatty(1):
-        drawn = table("session", "when", "agents", "status", "cost", "task")
+        drawn = table("session", "when", "agents", "status", "cost", "task", whole=5)
         for view, _, size in shown:
-            drawn.add_row(*(_cell(cell) for cell in _cells(view, size)))
+            drawn.add_row(*(_cell(cell) for cell in _short_cells(view, size)))
         draw(drawn)
     else:
         write_now("".join("\t".join(_cells(view, size)) + "\n" for view, _, size in shown).encode())
@@ -152,6 +155,16 @@ def _cells(view: AgentView, size: int) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.updated_us / 1e6))
     name = printable(view.name) if view.parent else view.uuid
     return (name, when, f"{size:,}" if size else "", status_of(view), view_cost(view), one_line(view.task, 60))
+
+
+def _short_cells(view: AgentView, size: int) -> tuple[str, ...]:
+    """Return the same for a line of a terminal, with room for the task: of a UUID, the beginning is as good."""
+    name, when, agents, status, cost, task = _cells(view, size)
+    if not view.parent and _UUID.fullmatch(name):
+        name = name[:8]
+    if view.uncertain_nano:
+        cost = f"{cost_text(view.spent_nano, unpriced=view.unpriced)}+"
+    return name, when, agents, status, cost, task
 
 
 def _print_tree(options: InspectOptions, views: Sequence[AgentView], top: int | None) -> None:
@@ -212,20 +225,20 @@ def _message_text(message: Message) -> str:
     return "\n".join(lines) + "\n"
 
 
-def table(*columns: str) -> Any:
-    """Return an empty table for ``draw``."""
+def table(*columns: str, whole: int = 0) -> Any:
+    """Return an empty table for ``draw``; the first ``whole`` columns keep their width, the others make room."""
     import rich.table
 
     made = rich.table.Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, no_wrap=column in ("session", "when", "cost"), overflow="ellipsis")
+    for index, column in enumerate(columns):
+        made.add_column(column, no_wrap=index < whole, overflow="ellipsis")
     return made
 
 
 def _cell(text: str) -> Any:
     import rich.text
 
-    return rich.text.Text(text, style=_STYLES.get(text, ""))
+    return rich.text.Text(text, style=_STYLES.get(text, ""), no_wrap=True, overflow="ellipsis")
 
 
 def _styled(line: Line) -> Any:

@@ -50,7 +50,9 @@ def _do(options: Options, environment: Mapping[str, str]) -> int:
             write_now(f"nanotrio {_version()}\n".encode())
             return OK
         case DemoOptions():
-            return _demo(options)
+            from .demo import run
+
+            return run(options)
         case MapRunOptions():
             directory = _directory()
             from .map_command import run_map
@@ -94,15 +96,6 @@ def _run(options: RunOptions, environment: Mapping[str, str]) -> int:
     from .interactive import run_interactive
 
     return run_interactive(options, environment, directory)
-
-
-def _demo(options: DemoOptions) -> int:
-    from importlib import import_module, util
-
-    if util.find_spec(f"{__package__}.demo") is None:
-        raise CommandLineError("nanotrio demo is not in this version")
-    code = import_module(f"{__package__}.demo").run(options)
-    return code if isinstance(code, int) else OK
 
 
 def _directory() -> Path:

@@ -49,7 +49,7 @@ from .mailroom import Waiter
 from .recovery import read_unfinished, tail_heads
 from .residence import Residence
 from .runtime import Approver, Durability, Permissions, Runtime, Settings
-from .spawning import register_tool
+from .spawning import check_tools, register_tool
 from .swarm import Swarm
 from .transcripts import Transcripts
 from .tree import SwarmTree
@@ -193,7 +193,7 @@ def _prepare(
         raise UsageError(f"max_memory_bytes is {max_memory_bytes}; give a positive number, or None for the default")
     ceiling = Ceiling(max_memory_bytes)
     runtime = Runtime(settings, opened.store, max_active, opened.token, opened.output_directory, ceiling)
-    given: list[Tool | Callable[..., Any]] = [*tools, *TREE_TOOLS]
+    given: list[Tool | Callable[..., Any]] = [*check_tools(tools), *TREE_TOOLS]
     names = tuple(dict.fromkeys([register_tool(runtime, each) for each in given]))
     if model is not None and not isinstance(model, str):
         runtime.models[model.name] = model

@@ -48,7 +48,10 @@ def schema_of(result_type: Any) -> str:
         raise
     except (TypeError, ValueError) as error:
         why = " ".join(str(error).split())
-        raise UsageError(f"result_type {result_type!r} cannot be told as a JSON schema: {why}") from error
+        raise UsageError(
+            f"result_type {result_type!r} cannot be told as a JSON schema ({why}); "
+            "give a msgspec Struct, a dataclass or a schema"
+        ) from error
 
 
 def check_schema(schema: str) -> str:

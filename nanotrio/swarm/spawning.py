@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import msgspec
 
@@ -18,7 +18,9 @@ from .node import Node
 from .result import schema_of
 from .runtime import Runtime
 
-__all__ = ["SpawnOptions", "profile_of", "register_tool"]
+__all__ = ["SpawnOptions", "check_tools", "profile_of", "register_tool"]
+
+_T = TypeVar("_T")
 
 
 class SpawnOptions(TypedDict, total=False):
@@ -86,6 +88,8 @@ def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits
 
 
 def _positive(value: float, what: str) -> float:
+    if not isinstance(value, int | float):
+        raise UsageError(f"{what} is {value!r}; give a number")
     if not value >= 0 or (what == "budget_usd" and math.isinf(value * NANO)):
         raise UsageError(f"{what} is {value:g}; give a positive number")
     return value
@@ -131,7 +135,7 @@ def _tool_names(
 ) -> tuple[str, ...]:
     if tools is None:
         return above.tools if above else runtime.settings.tools
-    names = dict.fromkeys([register_tool(runtime, each) for each in tools])
+    names = dict.fromkeys([register_tool(runtime, each) for each in check_tools(tools)])
     own = [each.spec.name for each in TREE_TOOLS]
     if names.keys().isdisjoint(own):
         names.update(dict.fromkeys(own))
@@ -139,6 +143,17 @@ def _tool_names(
         if above is not None and name not in above.tools and name in runtime.settings.tools:
             raise UsageError(f"a child cannot have the tool {name!r}, which its parent does not have")
     return tuple(names)
+
+
+def check_tools(tools: Sequence[_T]) -> Sequence[_T]:
+    """Return ``tools`` if they are several.
+
+    Raises:
+        UsageError: one tool, one name, or a function that makes them stands in their place.
+    """
+    if isinstance(tools, str | Tool) or callable(tools):
+        raise UsageError("tools are a list, as in tools=[word_count] or tools=standard_tools(); give one")
+    return tools
 
 
 def register_tool(runtime: Runtime, each: Tool | Callable[..., Any] | str) -> str:

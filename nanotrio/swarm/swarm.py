@@ -9,7 +9,7 @@ from typing import Any, Unpack
 import msgspec
 import trio
 
-from ..errors import ClosedError, UnknownAgentError
+from ..errors import ClosedError, UnknownAgentError, UsageError
 from ..records import Head
 from ..tools import Leftover, end_leftovers, find_leftovers
 from ..turn import Restart
@@ -77,6 +77,8 @@ class Swarm:
     async def spawn_below(self, parent: Node | None, prompts: Sequence[str], options: SpawnOptions) -> list[Agent]:
         """Start an agent on each of ``prompts``; what ``Swarm.spawn`` and ``Agent.spawn`` stand on."""
         self._check_open()
+        if isinstance(prompts, str | bytes):  # each of its letters would be given to an agent
+            raise UsageError("the prompts are one text; give a list of them, or spawn one agent on it")
         await self._runtime.journal.room()
         if len(prompts) >= QUOTA:
             await self._runtime.pump.long_turn()

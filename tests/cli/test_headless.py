@@ -299,6 +299,18 @@ def test_a_session_may_be_given_its_id(command: Command) -> None:
     assert b"already" in done.stderr
 
 
+@pytest.mark.parametrize("where", [(), ("--store", "sqlite:one.db")], ids=["own store", "given store"])
+def test_an_id_that_a_session_has_is_refused(command: Command, where: tuple[str, ...]) -> None:
+    given = ("--session-id", "01234567-89ab-cdef-0123-456789abcdef", *where)
+    assert command.ask("first", *given)["session_id"] == given[1]
+
+    done = command.run("-p", "second", *given)
+
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert f"there is a session {given[1]} already; go on with it by -r".encode() in done.stderr
+    assert len(command.listed(*where)) == 1
+
+
 def test_two_shells_at_once_do_not_collide(command: Command) -> None:
     runs = [command.start("-p", f"run sleep 0.3; echo {n}", SKIP) for n in range(4)]
     outputs = [run.communicate(timeout=60) for run in runs]

@@ -26,17 +26,22 @@ def test_without_a_terminal_a_list_is_a_row_a_line(command: Command) -> None:
     assert cells[2:] == ["1", "completed", "$0.0000", "hello"]
 
 
-def test_with_a_terminal_a_list_is_a_table_within_its_width(command: Command) -> None:
+def test_with_a_terminal_a_list_is_a_table_that_shows_every_column_however_narrow(command: Command) -> None:
     session = command.ask("hello " * 40)["session_id"]
 
     with open_terminal(
-        [*COMMAND, "ls"], cwd=command.directory, environment=command.environment, rows=20, columns=100
+        [*COMMAND, "ls"], cwd=command.directory, environment=command.environment, rows=20, columns=80
     ) as terminal:
         assert terminal.wait_ended() == 0
         lines = terminal.text().splitlines()
-    assert any(line.startswith("session") and "status" in line for line in lines)
-    assert len([line for line in lines if session in line]) == 1
-    assert not any(line.startswith("hello") for line in lines)
+    (at,) = [index for index, line in enumerate(lines) if line.startswith("session")]
+    header, row, after = lines[at : at + 3]
+    assert header.split() == ["session", "when", "agents", "status", "cost", "task"]
+    name, _, _, agents, status, cost, *task = row.split()
+    assert (name, agents, status, cost) == (session[:8], "1", "completed", "$0.0000")
+    assert task[:2] == ["hello", "hello"]
+    assert "hello" not in after
+    assert command.run("show", name).returncode == 0
 
 
 def test_nothing_yet_is_nothing(command: Command) -> None:
