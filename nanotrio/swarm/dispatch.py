@@ -18,6 +18,7 @@ import trio
 from .. import crash
 from ..errors import NanotrioError, ToolError
 from ..messages import ToolCall, ToolResult, clean_text
+from ..records import MailTaken
 from ..session import NO_RESULT
 from ..tools import (
     SPAWNING,
@@ -219,10 +220,10 @@ async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
         if not await _run_again(runtime, node, job, tuple(agents)):
             runtime.append()
             return
+    told: tuple[int, ...] = ()
     if job.pending is not None:
-        output = await fit_output(
-            _context(runtime, node, job.call, is_inline=True), await _wait(runtime, node, job.pending)
-        )
+        output, told = await _wait(runtime, node, job.pending)
+        output = await fit_output(_context(runtime, node, job.call, is_inline=True), output)
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))
@@ -231,6 +232,8 @@ async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
         output = await _call(runtime, node, job)
         if crash.here is not None and job.tool.effect:
             crash.here("after-effect", node.id)
+    if told:
+        runtime.record(node, (MailTaken(told),))
     _answer(runtime, node, job.call, output.content, is_error=output.is_error)
     runtime.append()
     if crash.here is not None and job.tool.effect:
@@ -276,28 +279,29 @@ def _put_away(node: Node) -> None:
         node.tool_state = None
 
 
-async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:
-    """Wait without a slot for what the call asked for."""
+async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> tuple[ToolOutput, tuple[int, ...]]:
+    """Wait without a slot for what the call asked for; return the notices that the output stands for, too."""
+    told: tuple[int, ...] = ()
     runtime.slots.release(node)
     node.waiting_for = "agents" if isinstance(pending, WaitFor) else "a subtree to end"
     if runtime.watchers.count:
         runtime.emit(node, AgentWaiting(node.id, node.name, node.waiting_for))
     try:
         if isinstance(pending, WaitFor):
-            output = await answer_wait(runtime, node, pending)
+            output, told = await answer_wait(runtime, node, pending)
         else:
             await runtime.residence.bring_in((pending.agent,))
             target = runtime.nodes[pending.agent]
             target.is_told = target.parent is node
             remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
-            told = f"; still there: {', '.join(remaining)}" if remaining else ""
+            more = f"; still there: {', '.join(remaining)}" if remaining else ""
             if (ended := target.session.ended) is not None and ended.fact.last_text:
-                told += f"; its last text: {ended.fact.last_text}"
-            output = ToolOutput(f"{target.name} is ended{told}")
+                more += f"; its last text: {ended.fact.last_text}"
+            output = ToolOutput(f"{target.name} is ended{more}")
         await runtime.slots.acquire(node)
     finally:
         node.waiting_for = ""
-    return output
+    return output, told
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall, *, is_inline: bool = False) -> ToolContext:

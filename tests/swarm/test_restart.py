@@ -339,7 +339,9 @@ async def test_who_is_below_a_closed_agent_does_not_go_on_after_a_crash(autojump
         assert (await agent.wait()).status == "completed", "its turn had ended; cancelled were those it cut off"
         await root.cancel()
     records = await store.scan(0)
-    (cut,) = [record.seq for record in records if record.agent == agent.id and Closed in map(type, decode_facts(record.facts))]
+    (cut,) = [
+        record.seq for record in records if record.agent == agent.id and Closed in map(type, decode_facts(record.facts))
+    ]
     for seq in (cut, cut + 1):
         again = MemoryStore()
         await again.acquire(this_process())
