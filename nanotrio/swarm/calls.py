@@ -55,7 +55,9 @@ def ask_model(runtime: Runtime, node: Node) -> Awaitable[Reply | None]:
 
 async def _ask_later(runtime: Runtime, node: Node, admitted: tuple[bytes, int] | None) -> Reply | None:
     """Do so where something has to be waited for first."""
-    admitted = admitted or await _admit(runtime, node)
+    if admitted is None:
+        runtime.append()
+        admitted = await _admit(runtime, node)
     if admitted is None:
         return None
     body, amount = admitted
@@ -134,7 +136,12 @@ async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
             runtime.absorb(node, Stop("budget_exceeded", str(error)))
             return None
         if lowered != max_tokens:
-            body = await _request(runtime, node, lowered)
+            try:
+                body = await _request(runtime, node, lowered)
+            except BaseException:  # its transcript may have to be read first
+                node.ledger.settle(amount, 0)
+                admit_next(runtime, node)
+                raise
         gate = runtime.gates.get(node.model.name)
         if gate is not None and gate.is_closed(trio.current_time()):  # closed while this agent waited for money
             node.ledger.settle(amount, 0)

@@ -18,6 +18,7 @@ import trio
 from .. import crash
 from ..errors import NanotrioError, ToolError
 from ..messages import ToolCall, ToolResult, clean_text
+from ..records import MailTaken
 from ..session import NO_RESULT
 from ..tools import (
     SPAWNING,
@@ -220,10 +221,10 @@ async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
         if not await _run_again(runtime, node, job, tuple(agents)):
             runtime.append()
             return
+    told: tuple[int, ...] = ()
     if job.pending is not None:
-        output = await fit_output(
-            _context(runtime, node, job.call, is_inline=True), await _wait(runtime, node, job.pending)
-        )
+        output, told = await _wait(runtime, node, job.pending)
+        output = await fit_output(_context(runtime, node, job.call, is_inline=True), output)
     else:
         if runtime.watchers.count:
             runtime.emit(node, ToolStarted(node.id, node.name, job.call))
@@ -232,6 +233,8 @@ async def _run(runtime: Runtime, node: Node, job: _Job) -> None:
         output = await _call(runtime, node, job)
         if crash.here is not None and job.tool.effect:
             crash.here("after-effect", node.id)
+    if told:
+        runtime.record(node, (MailTaken(told),))
     _answer(runtime, node, job.call, output.content, is_error=output.is_error)
     runtime.append()
     if crash.here is not None and job.tool.effect:
@@ -277,8 +280,8 @@ def _put_away(node: Node) -> None:
         node.tool_state = None
 
 
-async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> ToolOutput:
-    """Wait without a slot for what the call asked for.
+async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> tuple[ToolOutput, tuple[int, ...]]:
+    """Wait without a slot for what the call asked for; return the notices that the output stands for, too.
 
     No slot is taken for its result: another call of the same reply may still wait for an agent that needs the slot. The
     agent takes one once all its calls have their results.
@@ -293,10 +296,10 @@ async def _wait(runtime: Runtime, node: Node, pending: WaitFor | EndTree) -> Too
     target = runtime.nodes[pending.agent]
     target.is_told = target.parent is node
     remaining = await end_trees(runtime, [target], "cancelled", f"cancelled by {node.name}")
-    told = f"; still there: {', '.join(remaining)}" if remaining else ""
+    more = f"; still there: {', '.join(remaining)}" if remaining else ""
     if (ended := target.session.ended) is not None and ended.fact.last_text:
-        told += f"; its last text: {ended.fact.last_text}"
-    return ToolOutput(f"{target.name} is ended{told}")
+        more += f"; its last text: {ended.fact.last_text}"
+    return ToolOutput(f"{target.name} is ended{more}"), ()
 
 
 def _context(runtime: Runtime, node: Node, call: ToolCall, *, is_inline: bool = False) -> ToolContext:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import trio
 
 from ..errors import ToolError
-from ..records import MailTaken
 from ..tools import ToolOutput, WaitFor
 from .mailroom import wait_for
 from .node import Node
@@ -19,15 +18,18 @@ __all__ = ["answer_wait", "status_of"]
 _SLICE = 256
 
 
-async def answer_wait(runtime: Runtime, node: Node, pending: WaitFor) -> ToolOutput:
-    """Wait as asked and return one paragraph an agent."""
+async def answer_wait(runtime: Runtime, node: Node, pending: WaitFor) -> tuple[ToolOutput, tuple[int, ...]]:
+    """Wait as asked; return one paragraph an agent, and the numbers of the notices that say the same.
+
+    These are to be taken with the result in one group, or a crash between the two would lose them.
+    """
     agents = pending.agents
     if len(agents) <= _SLICE:
         await runtime.residence.bring_in(agents)
     try:
         enter_wait(runtime, node, pending)  # again: one who had ended since the call was made may work once more
     except ToolError as refused:
-        return ToolOutput(str(refused), True)
+        return ToolOutput(str(refused), True), ()
     await _wait(runtime, node, pending)
     if node.sealed is not None:  # those below it were ended first, and its own cancel is on the way
         await trio.sleep_forever()
@@ -39,9 +41,7 @@ async def answer_wait(runtime: Runtime, node: Node, pending: WaitFor) -> ToolOut
     for start in range(0, len(finished), _SLICE):
         lines += [_told(each) for each in await _brought_in(runtime, finished[start : start + _SLICE])]
     lines += _unended(runtime, open_agents)
-    if told:
-        runtime.record(node, (MailTaken(told),))
-    return ToolOutput("\n".join(lines))
+    return ToolOutput("\n".join(lines)), told
 
 
 async def _wait(runtime: Runtime, node: Node, pending: WaitFor) -> None:

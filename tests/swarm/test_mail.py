@@ -13,7 +13,7 @@ from nanotrio.fact_form import decode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import ToolResult, text_of
 from nanotrio.models.scripted import Conversation, Late
-from nanotrio.records import MailArrived, MailRead, MailReturned, TurnStarted
+from nanotrio.records import MailArrived, MailRead, MailReturned, MailTaken, ToolEnded, TurnStarted
 from nanotrio.testing import UnreliableStore
 from tests import counts
 from tests.swarm.worlds import (
@@ -249,3 +249,15 @@ async def test_mail_to_one_that_is_cancelled_before_it_began_goes_back_to_who_se
         texts = [text_of(message) for message in messages_of(target._node)]
         assert texts == ["kid go", "go on", "kid done"]
         await check_store_holds_the_live_state(swarm)
+
+
+async def test_a_notice_is_taken_in_the_group_of_the_result_that_tells_the_same(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = taped_store()
+    kids = {"agents": [{"prompt": f"child {number}", "name": "kid"} for number in range(3)]}
+    root = [reply_calls(("spawn_agents", kids)), reply_calls(("wait_agents", {"mode": "any"})), reply_text("ok")]
+    async with opened(by_task(root=root, child=[late(5)]), store=store, max_active=1) as swarm:
+        await (await swarm.spawn("root go")).wait()  # as it is told, another child has the only slot for 5 s
+    facts = [[type(fact) for fact in decode_facts(record.facts)] for record in await store.scan(0)]
+    assert [types for types in facts if MailTaken in types] == [[MailTaken, ToolEnded]]

@@ -113,53 +113,6 @@ async def test_a_handle_of_an_agent_that_left_stays_true(autojump_clock: trio.te
                 await kid.send("too late")
 
 
-@pytest.mark.parametrize("resident", [10, 0])
-async def test_who_is_below_a_closed_agent_is_closed_whether_in_memory_or_not(
-    resident: int, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with tight(SCRIPT, resident) as swarm:
-        root = await swarm.spawn("root go")
-        middle = await root.spawn("child middle")
-        kid = await middle.spawn("child low")
-        await root.wait()
-        if not resident:
-            await all_leave(swarm)
-        await middle.close()
-        assert kid.view().status == "closed"
-        with pytest.raises(ClosedError, match=r"agent\.3 is closed"):
-            await kid.send("more")
-        await swarm.resume(kid.id)
-        await kid.send("more")
-        assert (await kid.wait()).turn == 2
-        await root.wait()
-        check_all_is_given_back(swarm)
-        await check_store_holds_the_live_state(swarm)
-
-
-@pytest.mark.parametrize("act", ["close", "send", "cancel"])
-async def test_what_is_written_as_an_agent_comes_back_is_not_left_lying(
-    act: str, autojump_clock: trio.testing.MockClock
-) -> None:
-    async with tight(SCRIPT, 0) as swarm:
-        root = await swarm.spawn("root go")
-        kid = await root.spawn("child low")
-        await root.wait()
-        await all_leave(swarm)
-        await root.close()
-        if act == "close":
-            await kid.close()
-        elif act == "cancel":
-            await kid.cancel()
-        else:
-            with pytest.raises(ClosedError):
-                await kid.send("too late")
-        runtime = swarm._runtime
-        assert kid._node is not None
-        assert kid._node.session.last_seq < runtime.journal.next_seq
-        assert (await kid.wait()).turn == 1
-        await all_leave(swarm)
-
-
 async def test_tools_reach_agents_that_left_by_name_id_and_parent(autojump_clock: trio.testing.MockClock) -> None:
     told: list[str] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -184,25 +184,59 @@ async def evict_by_chance(swarm: nanotrio.Swarm, chance: random.Random) -> None:
                 swarm._runtime.transcripts.evict(node)
 
 
+class OpenGroups(trio.abc.Instrument):
+    """Finds who awaits something while what it recorded is not appended: a head might be committed before its record.
+
+    Attributes:
+        runtime: of the swarm that is looked at.
+        found: where each was.
+    """
+
+    def __init__(self) -> None:
+        self.runtime: Any = None
+        self.found: set[str] = set()
+        self._was_open = False
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._was_open = self._is_open()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if not self._was_open and self._is_open() and self.runtime.journal.failed is None:
+            frames = [f"{frame.f_code.co_name}:{line}" for frame, line in task.iter_await_frames()]
+            self.found.add(f"{task.name}: {' > '.join(frames)}")
+
+    def _is_open(self) -> bool:
+        return self.runtime is not None and bool(self.runtime.burst._rows)
+
+
+def play(function: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Run it on the virtual clock, and see that everything that was recorded is appended before anything is awaited."""
+    groups = OpenGroups()
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(function, groups, *args, clock=clock, instruments=[groups])
+    assert not groups.found
+
+
 ROOMY = 1_000
 TIGHT = 2
 """Agents with nothing to do, and pending ones, that stay in memory."""
 
 
 @asynccontextmanager
-async def simulated(seed: int, store: Any, resident: int) -> AsyncIterator[nanotrio.Swarm]:
+async def simulated(groups: OpenGroups, seed: int, store: Any, resident: int) -> AsyncIterator[nanotrio.Swarm]:
     limits = msgspec.structs.replace(LIMITS, max_idle=resident)
     options: dict[str, Any] = {"tools": [work, breaks], "limits": limits, "price": DEAR}
     max_active = 8 if resident == ROOMY else 3
     async with opened(script(seed), store=store, max_active=max_active, **options) as swarm:
         swarm._runtime.slots.max_resident = resident
+        groups.runtime = swarm._runtime
         yield swarm
 
 
-async def run(seed: int, kills: int, resident: int, *, evicts: bool = False) -> None:
+async def run(groups: OpenGroups, seed: int, kills: int, resident: int, evicts: bool = False) -> None:
     chance = random.Random(seed)
     store = taped_store()
-    async with simulated(seed, store, resident) as swarm:
+    async with simulated(groups, seed, store, resident) as swarm:
         async with trio.open_nursery() as nursery:
             if evicts:
                 nursery.start_soon(evict_by_chance, swarm, random.Random(seed))
@@ -216,7 +250,7 @@ async def run(seed: int, kills: int, resident: int, *, evicts: bool = False) -> 
     spent: dict[int, int] = {}
     for _ in range(kills):
         store = await store.as_of(chance.randint(2, len(store.batches)))
-        async with simulated(seed, store, resident) as swarm:
+        async with simulated(groups, seed, store, resident) as swarm:
             async with trio.open_nursery() as nursery:
                 if evicts:
                     nursery.start_soon(evict_by_chance, swarm, random.Random(seed))
@@ -234,28 +268,28 @@ async def run(seed: int, kills: int, resident: int, *, evicts: bool = False) -> 
 @pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_tree_ends_with_everything_accounted_for(seed: int, resident: int) -> None:
-    trio.run(run, seed, 0, resident, clock=trio.testing.MockClock(autojump_threshold=0))
+    play(run, seed, 0, resident)
 
 
 @pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_tree_is_killed_three_times_and_finishes(seed: int, resident: int) -> None:
-    trio.run(run, seed + 1_000, 3, resident, clock=trio.testing.MockClock(autojump_threshold=0))
+    play(run, seed + 1_000, 3, resident)
 
 
 @pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_tree_whose_transcripts_leave_memory_all_the_time_ends_the_same(seed: int, resident: int) -> None:
-    trio.run(lambda: run(seed, 1, resident, evicts=True), clock=trio.testing.MockClock(autojump_threshold=0))
+    play(run, seed, 1, resident, True)
 
 
-async def run_cancelled(seed: int, resident: int) -> None:
+async def run_cancelled(groups: OpenGroups, seed: int, resident: int) -> None:
     chance = random.Random(seed)
     store = taped_store()
     for opening in range(4):
         swarm = None
         with trio.move_on_after(chance.choice([0.0, 0.001, 0.05, 1.0, 4.0]) if opening else 0.01) as scope:
-            async with simulated(seed, store, resident) as swarm:
+            async with simulated(groups, seed, store, resident) as swarm:
                 if not opening:
                     await swarm.spawn("root0", budget_usd=0.4)
                 else:
@@ -265,7 +299,7 @@ async def run_cancelled(seed: int, resident: int) -> None:
         if swarm is not None:
             assert swarm._runtime.live == 0
             assert swarm._runtime.slots.active == 0
-    async with simulated(seed, store, resident) as swarm:
+    async with simulated(groups, seed, store, resident) as swarm:
         assert {view.status for view in swarm.agents()} <= {"interrupted", "closed"}
         await swarm.resume_all()
         await finish(swarm, store)
@@ -274,16 +308,16 @@ async def run_cancelled(seed: int, resident: int) -> None:
 @pytest.mark.parametrize("resident", [ROOMY, TIGHT])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_tree_whose_block_is_cancelled_again_and_again_finishes(seed: int, resident: int) -> None:
-    trio.run(run_cancelled, seed, resident, clock=trio.testing.MockClock(autojump_threshold=0))
+    play(run_cancelled, seed, resident)
 
 
-async def run_on_disk(seed: int, url: str, resident: int) -> None:
+async def run_on_disk(groups: OpenGroups, seed: int, url: str, resident: int) -> None:
     with trio.CancelScope() as scope:
-        async with simulated(seed, url, resident) as swarm:
+        async with simulated(groups, seed, url, resident) as swarm:
             await swarm.spawn("root0", budget_usd=0.4)
             scope.deadline = trio.current_time() + 0.3
             await trio.sleep_forever()
-    async with simulated(seed, url, resident) as swarm:
+    async with simulated(groups, seed, url, resident) as swarm:
         await swarm.resume_all()
         await finish(swarm, None)
         await swarm.resume(1)
@@ -300,4 +334,4 @@ async def run_on_disk(seed: int, url: str, resident: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_tree_on_disk_is_what_a_reader_finds_there(seed: int, resident: int, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'swarm.db'}"
-    trio.run(run_on_disk, seed, url, resident, clock=trio.testing.MockClock(autojump_threshold=0))
+    play(run_on_disk, seed, url, resident)
