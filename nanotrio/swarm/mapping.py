@@ -390,11 +390,9 @@ async def open_map(
     """Begin a job, or go on with one, and stop starting agents when the block is left; see ``Swarm.map``."""
     runtime = swarm._runtime  # noqa: SLF001 - a map is part of its swarm
     if isinstance(items, str | bytes):  # of which each character would be an item
-        raise UsageError(f"the items are one {type(items).__name__}; give a list, or lines of an open file")
+        raise UsageError("the items are one text; give a list, or lines of an open file")
     if not isinstance(items, Iterable | AsyncIterable):
         raise UsageError(f"the items are a {type(items).__name__}, which cannot be gone through")
-    if isinstance(items, str | bytes):  # each of its letters would be an item
-        raise UsageError("the items are one text; give a list, or something else that yields them")
     plan = plan_of(prompt, options, runtime.slots.max_active)
     root, earlier = await _root(swarm, plan)
     if root.on_child_end is not None:

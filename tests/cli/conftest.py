@@ -122,3 +122,22 @@ def wait_for_shell(command: Command, line: str) -> None:
     while line not in processes_below(command.directory):
         assert time.monotonic() < deadline, f"{line} never ran"
         time.sleep(0.02)
+
+
+MAP_RULES = [
+    {"text": "fail", "error": {"kind": "rejected", "message": "no such thing"}},
+    {"text": "^rate (?P<n>\\d+)", "calls": [{"name": "submit_result", "arguments": {"result": {"score": "${n}"}}}]},
+    {"text": "^run", "calls": [{"name": "bash", "arguments": {"command": "true"}}]},
+    {"text": "^slow", "reply": "you said: ${last}", "latency_seconds": 0.3},
+    {"text": "^long", "reply": "at last", "latency_seconds": 2},
+    {"text": "^for ever", "reply": "never", "latency_seconds": 600},
+    {"reply": "you said: ${last}"},
+]
+
+
+@pytest.fixture
+def mapped(command: Command) -> Command:
+    """A command whose model is scripted for maps."""
+    script = Path(command.environment["NANOTRIO_MODEL"].removeprefix("scripted:"))
+    script.write_text(json.dumps({"rules": MAP_RULES, "price": {"input": 1000, "output": 1000}}))
+    return command

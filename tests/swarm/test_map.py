@@ -363,7 +363,7 @@ async def end_as_interrupted(swarm: nanotrio.Swarm, results: MapResults) -> None
     ("options", "said"),
     [
         ({"items": 3}, "cannot be gone through"),
-        ({"items": "items.txt"}, "the items are one str"),
+        ({"items": "items.txt"}, "the items are one text"),
         ({"retries": -1}, "retries must be 0 or more"),
         ({"max_active": 0}, "max_active and look_ahead 1 or more"),
         ({"look_ahead": 0}, "max_active and look_ahead 1 or more"),

@@ -33,7 +33,7 @@ class Plain:
         ({"tools": standard_tools()[0]}, "tools are a list"),
         ({"budget_usd": "1"}, "budget_usd is '1'; give a number"),
         ({"timeout_seconds": "1"}, "timeout_seconds is '1'; give a number"),
-        ({"result_type": Plain}, "cannot be told as a JSON schema; give a msgspec Struct"),
+        ({"result_type": Plain}, "is not supported); give a msgspec Struct"),
     ],
 )
 async def test_a_value_of_another_type_is_told(given: dict[str, Any], told: str) -> None:
