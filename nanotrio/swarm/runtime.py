@@ -15,7 +15,7 @@ from ..errors import ClosedError, StoreError
 from ..limits import Limits
 from ..messages import ToolCall
 from ..models import Model, RateGate, open_model
-from ..records import Fact, Head, Profile
+from ..records import Fact, Head, OutcomeStatus, Profile
 from ..redactor import Redactor
 from ..tools import AgentProcesses, PermissionMode, Tool
 from ..turn import Input, absorb
@@ -137,6 +137,8 @@ class Runtime:
         self.live = 0
         """Agents that have a task, be it a bare one."""
         self.unfinished_roots = 0
+        self.outcomes: dict[OutcomeStatus, int] = {}
+        """Agents that were done here, by outcome."""
         self.idle_waiters: list[Waiter] = []
         """Those who wait until no root is unfinished."""
         self.models: dict[str, Model] = {}

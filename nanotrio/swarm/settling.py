@@ -37,11 +37,17 @@ def report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
     usage, spent, uncertain, unpriced = session.report()
     runtime.record(node, facts)
     ended = session.ended
-    if node.parent is not None and ended is not None:
-        fact = ended.fact
+    if ended is None:
+        return
+    fact = ended.fact
+    is_news = ended.turn != node.told_turn
+    if is_news:
+        node.told_turn = ended.turn
+        runtime.outcomes[fact.status] = runtime.outcomes.get(fact.status, 0) + 1
+    if node.parent is not None:
         result = fact.result or (fact.last_text if fact.status == "completed" else "")
         last_text = "" if result == fact.last_text else fact.last_text
-        is_told = node.is_told or ended.turn == node.told_turn  # then only what was spent below it since is news
+        is_told = node.is_told or not is_news  # then only what was spent below it since is
         if not node.parent.session.task:  # it has no task of its own that the news could be for
             is_told, result, last_text = True, "", ""
         told = ChildEnded(
@@ -58,7 +64,6 @@ def report(runtime: Runtime, node: Node, facts: tuple[Fact, ...]) -> None:
             unpriced,
             is_told,
         )
-        node.told_turn = ended.turn
         runtime.record(node.parent, (told,))
 
 

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from ..errors import ClosedError, UnknownAgentError, UsageError
-from ..records import Head
+from ..records import Head, OutcomeStatus
 from ..tools import Leftover, end_leftovers, find_leftovers
 from ..turn import Restart
 from .agent import Agent
@@ -50,6 +50,11 @@ class SwarmStatistics(msgspec.Struct, frozen=True):
     """Why the store takes no writes at the moment; empty when it does."""
     memory_trouble: str
     """Why no new agents are started at the moment; empty when they are."""
+    outcomes: dict[OutcomeStatus, int]
+    """Agents that were done since the swarm was opened, by outcome; one that worked again and was done is counted again.
+
+    So it shows how far a tree of any size has come, those among it that have left memory.
+    """
 
 
 class Swarm:
@@ -297,6 +302,7 @@ class Swarm:
             commits=journal.batches,
             store_trouble=journal.trouble,
             memory_trouble=runtime.ceiling.trouble(),
+            outcomes=dict(runtime.outcomes),
         )
 
     def _check_open(self) -> None:

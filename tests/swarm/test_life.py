@@ -39,6 +39,24 @@ def _spawning(prompt: str, count: int) -> Any:
     return answer
 
 
+async def test_agents_that_were_done_are_counted_by_outcome_also_those_that_left_memory() -> None:
+    def answer(c: Conversation) -> Any:
+        return reply_text("", stop="refusal") if "3" in c.task else reply_text("done")
+
+    async with opened(answer, limits=Limits(max_idle=0)) as swarm:
+        root = await swarm.spawn("root")
+        children = await root.spawn_many([f"child {number}" for number in range(10)])
+        await root.wait()
+        await children[0].send("more")
+        await children[0].wait()
+        await children[1].cancel()
+        await root.wait()
+        outcomes = swarm.statistics().outcomes
+        assert outcomes["failed"] == 1
+        assert outcomes["completed"] == 9 + 1 + 2, "a child once more, and the root after all and after that one"
+        assert set(outcomes) == {"completed", "failed"}, "to cancel one that is done is no other end"
+
+
 async def test_a_leaf_holds_no_nursery_and_a_settling_parent_no_task_and_no_slot() -> None:
     async with opened(by_task(root=_spawning("kid", 2), kid=[late(5)])) as swarm:
         agent = await swarm.spawn("root go")
