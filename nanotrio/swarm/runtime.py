@@ -134,9 +134,8 @@ class Runtime:
         self.unresumed = Unresumed()
         """What the store held that was unfinished when it was opened, and was not taken up since."""
         self.next_agent = 1
-        self.live = 0
-        """Agents that have a task, be it a bare one."""
-        self.unfinished_roots = 0
+        self.live = self.unfinished_roots = 0
+        """Agents that have a task, be it a bare one; roots that are unfinished."""
         self.outcomes: dict[OutcomeStatus, int] = {}
         """Agents that were done here, by outcome."""
         self.idle_waiters: list[Waiter] = []

@@ -51,7 +51,7 @@ class SwarmStatistics(msgspec.Struct, frozen=True):
     memory_trouble: str
     """Why no new agents are started at the moment; empty when they are."""
     outcomes: dict[OutcomeStatus, int]
-    """Agents that were done since the swarm was opened, by outcome; one that worked again and was done is counted again.
+    """Agents that were done since the swarm was opened, by outcome; each time it was done counts.
 
     So it shows how far a tree of any size has come, those among it that have left memory.
     """
