@@ -10,7 +10,7 @@ no cycles behind, so there is nothing to find.
 So once a look took long, the ones after it are passed over: what has gathered is *set aside* instead (``gc.freeze``,
 which takes a microsecond however much it is). It is freed as ever when its last reference goes; only cycles stay. They
 are looked for, among all that there is, when the process has grown so much that they may be the reason, or has reached
-its ceiling, and whenever the program itself calls ``gc.collect``. That look is a stall, of some 100 ms with 5,000
+its ceiling, and whenever the program itself calls ``gc.collect``. That look is a stall, of some 200 ms with 5,000
 agents, and rare for it.
 """
 
@@ -33,7 +33,7 @@ _LONG_SECONDS = 0.005
 """A look at the young that takes longer is the last one."""
 
 _GROWTH = 2.0
-_LEAST_GROWTH_BYTES = 256 << 20
+_LEAST_GROWTH_BYTES = 512 << 20
 """So much the process has to grow, at least, before all is looked at."""
 
 _BLOCK_BYTES = 64

@@ -127,16 +127,16 @@ def _next_work(runtime: Runtime, node: Node) -> Awaitable[Any] | None:
     """Go on as far as it goes without an await; return what to await then, None where the task is to end."""
     session = node.session
     journal = runtime.journal
+    is_sync = runtime.settings.durability == "sync"
+    if not is_sync and (journal.is_full or journal.failed is not None):
+        runtime.append()
+        return runtime.room()
     while True:
         if not node.has_slot and (session.turn is not None or session.unread):
             runtime.append()
             return _take_slot(runtime, node)
-        if runtime.settings.durability == "sync":
-            if (seq := runtime.append()) > journal.durable_seq:
-                return runtime.durable(seq)
-        elif journal.is_full or journal.failed is not None:
-            runtime.append()
-            return runtime.room()
+        if is_sync and (seq := runtime.append()) > journal.durable_seq:
+            return runtime.durable(seq)
         decision = advance(session, node.limits)
         if decision.facts:
             if crash.here is not None:

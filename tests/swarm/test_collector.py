@@ -72,11 +72,11 @@ async def test_all_is_looked_at_once_the_process_has_grown_and_then_only_after_i
     with Collector(long_seconds=0, size=lambda: size):
         gc.collect(0)
         cycle = dropped_cycle()
-        size = 355 * _MB
+        size = 611 * _MB
         gc.collect(0)
         await trio.testing.wait_all_tasks_blocked()
-        assert cycle() is not None, "it has not grown by 256 MB"
-        size = 356 * _MB
+        assert cycle() is not None, "it has not grown by 512 MB"
+        size = 612 * _MB
         gc.collect(0)
         await trio.testing.wait_all_tasks_blocked()
         assert cycle() is None
@@ -84,7 +84,7 @@ async def test_all_is_looked_at_once_the_process_has_grown_and_then_only_after_i
         gc.collect(0)
         await trio.testing.wait_all_tasks_blocked()
         assert cycle() is not None
-        size = 712 * _MB
+        size = 1_224 * _MB
         gc.collect(0)
         await trio.testing.wait_all_tasks_blocked()
         assert cycle() is None
