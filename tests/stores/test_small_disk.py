@@ -43,7 +43,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def _script(conversation: Conversation) -> Reply:
     if conversation.steps < 6:
-        return reply_calls(("note", {"text": f"{conversation.task} {conversation.steps}"}), text="x" * 3_000)
+        return reply_calls(("note", {"text": f"{conversation.task} {conversation.steps}"}), text="x" * 2_000)
     return reply_text(f"{conversation.task} is done")
 
 
