@@ -42,7 +42,7 @@ from .map_job import Earlier, Found, begin_job, digest_of, find_job, item_name, 
 from .map_source import NO_MORE, NOTHING_YET, Source
 from .map_values import MapOptions, MapResult, MapStatistics, Plan, plan_of, without
 from .node import Node
-from .outcome import Outcome, outcome_of
+from .outcome import Outcome, convert_result, outcome_of
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
 
@@ -200,7 +200,7 @@ class MapResults:
         wanted = self._plan.child.get("result_type")
         if outcome.status == "completed" and wanted is not None and not isinstance(wanted, dict | str):
             try:
-                return outcome.status, outcome.reason, msgspec.convert(outcome.result, wanted)
+                return outcome.status, outcome.reason, convert_result(outcome.result, wanted)
             except Exception as error:  # noqa: BLE001 - also whatever the type's own code raises
                 told = str(error) if isinstance(error, msgspec.ValidationError) else f"{type(error).__name__}: {error}"
                 return "failed", f"the result is no {getattr(wanted, '__name__', wanted)}: {told}", None

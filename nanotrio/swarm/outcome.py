@@ -13,7 +13,7 @@ from ..messages import Usage
 from ..records import OutcomeStatus, Status
 from ..session import Session
 
-__all__ = ["AgentView", "Outcome", "outcome_of"]
+__all__ = ["AgentView", "Outcome", "convert_result", "outcome_of"]
 
 _T = TypeVar("_T")
 
@@ -67,13 +67,22 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.status != "completed":
             raise UsageError(f"{self.name} has no result: its turn ended as {self.status}: {self.reason}")
         try:
-            try:
-                return msgspec.convert(self.result, type_, str_keys=True)
-            except msgspec.ValidationError:
-                return msgspec.convert(_whole(self.result), type_, str_keys=True)
+            return convert_result(self.result, type_)
         except msgspec.ValidationError as error:
             name = getattr(type_, "__name__", type_)
             raise UsageError(f"the result of {self.name} is no {name}: {error}; spawn it with result_type=") from error
+
+
+def convert_result(value: Any, type_: type[_T]) -> _T:
+    """Return a value of JSON that fits the schema of ``type_`` as one of that type.
+
+    Raises:
+        ValidationError: msgspec's; it is none.
+    """
+    try:
+        return msgspec.convert(value, type_, str_keys=True)
+    except msgspec.ValidationError:
+        return msgspec.convert(_whole(value), type_, str_keys=True)
 
 
 def _whole(value: Any) -> Any:

@@ -385,7 +385,6 @@ class Residence:
         while level:
             known = {agent: runtime.cold[agent] for agent in level if agent in runtime.cold}
             if asked := [agent for agent in level if agent not in known]:
-                runtime.append()
                 known.update({head.agent: head for head in await runtime.store.heads(agents=asked)})
             above: dict[int, None] = {}
             for agent, head in known.items():
@@ -393,8 +392,8 @@ class Residence:
                     found[agent] = head
                     if head.parent and self.here(head.parent) is None:
                         above[head.parent] = None
+            runtime.append()
             level = [agent for agent in above if agent not in found]
-        runtime.append()
         return list(found.values())
 
     # Rows.

@@ -167,6 +167,18 @@ async def test_results_are_of_the_type_that_was_asked_for(autojump_clock: trio.t
     assert plain.result == {"score": 1}
 
 
+async def test_what_fits_the_schema_of_a_type_becomes_that_type(autojump_clock: trio.testing.MockClock) -> None:
+    def answer(_: Conversation) -> Any:
+        return reply_calls(("submit_result", {"result": {"3": 4.0}}))
+
+    async with (
+        opened(answer) as swarm,
+        swarm.map("count {item}", ["a"], result_type=dict[int, int]) as results,
+    ):
+        (counted,) = await all_of(results)
+    assert (counted.status, counted.result) == ("completed", {3: 4})
+
+
 async def test_no_more_items_are_read_than_the_window_holds(autojump_clock: trio.testing.MockClock) -> None:
     read = 0
 
