@@ -106,8 +106,7 @@ class Generator:
         for session, facts in rows:
             prev = session.last_seq
             session.begin_record(seq, self.at_us)
-            for fact in facts:
-                session.apply_fact(fact)
+            session.apply_facts(facts)
             group.append(Record(seq, prev, session.agent, self.at_us, encode_facts(facts)))
             seq += 1
         self.journal.append_nowait(group)

@@ -11,6 +11,7 @@ is no answer here, and whoever asks reads the chain.
 from __future__ import annotations
 
 from .fact_form import decode_facts
+from .messages import NO_MESSAGES
 from .open_turn import Ended
 from .records import Head, Record, Settled, TurnEnded, TurnStarted
 from .session import Session
@@ -52,14 +53,15 @@ class LaterHead:
         if self._is_fork:
             return
         session.begin_record(record.seq, record.at_us)
-        for fact in decode_facts(record.facts):
-            session.apply_fact(fact)
+        new = decode_facts(record.facts)
+        session.apply_facts(new)
+        for fact in new:
             if type(fact) is Settled:
                 self._knows_report = True
             elif type(fact) is TurnStarted and self._head is not None and fact.read_seq >= self._head.last_seq:
                 self._knows_mail = True
         if session.messages:
-            session.messages = []
+            session.messages = NO_MESSAGES
 
     def head(self, model: str = "") -> Head | None:
         """Return the head as the whole chain gives it, but for what a session does not know; None where that is open.

@@ -6,11 +6,12 @@ user message, as the model reads them. Nothing here knows a provider: codecs in 
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 __all__ = [
+    "NO_MESSAGES",
     "Message",
     "Part",
     "StopReason",
@@ -75,6 +76,10 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     role: Literal["user", "assistant"]
     parts: tuple[Part, ...]
     model: str = ""
+
+
+NO_MESSAGES = cast("list[Message]", ())
+"""No conversation, the same for all who wait without theirs. Never appended to."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, array_like=True):

@@ -34,7 +34,7 @@ from .errors import RecordError
 from .fact_form import decode_facts
 from .limits import Limits
 from .mail import NO_MAIL, Mail, count_letters, render_mails, task_of
-from .messages import Message, Text, ToolCall, ToolResult, Usage
+from .messages import NO_MESSAGES, Message, Text, ToolCall, ToolResult, Usage
 from .open_turn import NO_CALLS, Ended, OpenCall, Turn
 from .packing import decode_state, encode_state, pack_messages, unpack_messages
 
@@ -62,7 +62,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     profile: int = 0
     uuid: str = ""
     status: facts.Status = "pending"
-    messages: list[Message] = []
+    messages: list[Message] = NO_MESSAGES
     """What was said, but for the first ``evicted`` messages."""
     unread: list[Mail] = NO_MAIL
     letters: int = 0  # as ``count_letters`` has it
@@ -124,10 +124,6 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         if not self.created_us:
             self.created_us = at_us
 
-    def apply_fact(self, fact: facts.Fact) -> None:
-        """Apply one fact of the record begun last."""
-        _APPLY[type(fact)](self, fact)
-
     def apply_facts(self, new: Iterable[facts.Fact]) -> None:
         """Apply facts of the record begun last."""
         apply = _APPLY
@@ -162,7 +158,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
             self.packed = pack_messages(self.messages)
             self.evicted = len(self.messages)
             self.evicted_seq = self.last_seq
-            self.messages = []
+            self.messages = NO_MESSAGES
 
     def unpack(self) -> None:
         """Undo ``pack``; a no-op where nothing is packed."""
@@ -174,7 +170,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         if self.messages:
             self.evicted += len(self.messages)
             self.evicted_seq = self.last_seq
-            self.messages = []
+            self.messages = NO_MESSAGES
         self.packed = b""
 
     def restore(self, messages: list[Message]) -> None:
@@ -188,7 +184,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
                 f"{self.name} had {self.evicted} messages at record {self.evicted_seq}, and the store has "
                 f"{len(messages)}; nanotrio store check says what is damaged"
             )
-        self.messages = messages + self.messages
+        self.messages = [*messages, *self.messages]
         self.evicted = self.evicted_seq = 0
         self.packed = b""
 
@@ -250,12 +246,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     def report(self) -> tuple[Usage, int, int, int]:
         """Return what the parent has not been told of yet: usage, spent, uncertain, unpriced."""
         usage, spent, uncertain, unpriced = self.reported
-        return (
-            self.usage - usage,
-            self.spent_nano - spent,
-            self.uncertain_nano - uncertain,
-            self.unpriced - unpriced,
-        )
+        return self.usage - usage, self.spent_nano - spent, self.uncertain_nano - uncertain, self.unpriced - unpriced
 
 
 def _spawned(session: Session, fact: facts.Spawned) -> None:
@@ -318,9 +309,15 @@ def _take(session: Session, wanted: Callable[[Mail], bool]) -> list[Mail]:
     return taken
 
 
+def _say(session: Session, message: Message) -> None:
+    if not session.messages:
+        session.messages = []
+    session.messages.append(message)
+
+
 def _tell(session: Session, mails: list[Mail]) -> None:
     if text := render_mails(mails):
-        session.messages.append(Message("user", (Text(text),)))
+        _say(session, Message("user", (Text(text),)))
 
 
 def _turn_started(session: Session, fact: facts.TurnStarted) -> None:
@@ -372,7 +369,7 @@ def _replied(session: Session, fact: facts.Replied) -> None:
     turn.stop = fact.stop
     parts = fact.parts
     if parts:
-        session.messages.append(Message("assistant", parts, fact.model))
+        _say(session, Message("assistant", parts, fact.model))
     calls = [OpenCall(part) for part in parts if type(part) is ToolCall]
     turn.calls = calls or NO_CALLS
     turn.tool_calls += len(calls)
@@ -415,7 +412,7 @@ def _tool_ended(session: Session, fact: facts.ToolEnded) -> None:
     turn.count_mistake(fact.mistake)
     if done and turn.calls:
         results = tuple([call.result for call in turn.calls if call.result is not None])
-        session.messages.append(Message("user", results))
+        _say(session, Message("user", results))
         turn.calls = NO_CALLS
         turn.stop = ""
 
@@ -427,7 +424,7 @@ def _submitted(session: Session, fact: facts.Submitted) -> None:
 
 def _unfit(session: Session, fact: facts.Unfit) -> None:
     if session.turn is not None:
-        session.messages.append(Message("user", (Text(fact.text),)))
+        _say(session, Message("user", (Text(fact.text),)))
         session.turn.stop = ""
         session.turn.count_mistake(NO_RESULT)
 

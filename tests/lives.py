@@ -65,10 +65,9 @@ class Life:
         self.session.begin_record(self.seq, self.at_us)
         if prev and self.chance.random() < self.snapshot_chance:
             written.append(self.session.snapshot())
-            self.session.apply_fact(written[0])
-        for fact in facts:
-            written.append(fact)
-            self.session.apply_fact(fact)
+            self.session.apply_facts((written[0],))
+        written += facts
+        self.session.apply_facts(facts)
         self.records.append(Record(self.seq, prev, 7, self.at_us, encode_facts(written)))
 
     def take(self, event: Input) -> None:

@@ -23,7 +23,7 @@ def _fork(life: Life) -> tuple[Session, Record]:
     prev, seq, at_us = session.last_seq, life.seq + 5, life.at_us + 5
     spawned = Spawned(0, FORK, 0, f"child.{FORK}", 3, "a-uuid")
     session.begin_record(seq, at_us)
-    session.apply_fact(spawned)
+    session.apply_facts((spawned,))
     return session, Record(seq, prev, FORK, at_us, encode_facts([spawned]))
 
 
@@ -68,8 +68,7 @@ def test_a_fork_lives_on_and_can_be_forked_again(seed: int, rounds: int) -> None
         prev = first.last_seq
         first.begin_record(seq, seq)
         written = [*([first.snapshot()] if with_snapshot else []), *facts]
-        for fact in written:
-            first.apply_fact(fact)
+        first.apply_facts(written)
         chain.append(Record(seq, prev, FORK, seq, encode_facts(written)))
 
     add(MailArrived("prompt", 0, "go on"), with_snapshot=True)
@@ -103,7 +102,7 @@ def test_a_fork_has_a_valid_conversation_and_nothing_else_of_its_source(seed: in
 def test_a_fork_of_what_no_turn_has_ended_of_is_refused_by_name() -> None:
     session = Session(1)
     session.begin_record(1, 1)
-    session.apply_fact(Spawned(0, 1, 0, "a.1", 0))
+    session.apply_facts((Spawned(0, 1, 0, "a.1", 0),))
     session.begin_record(2, 2)
     with pytest.raises(RecordError, match="record 2 forks a session of which no turn had ended"):
-        session.apply_fact(Spawned(0, 2, 0, "a.2", 0))
+        session.apply_facts((Spawned(0, 2, 0, "a.2", 0),))

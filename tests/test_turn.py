@@ -46,8 +46,7 @@ def begun(limits: Limits = LIMITS, **fields: object) -> Session:
 
 
 def feed(session: Session, *facts: Fact) -> None:
-    for fact in facts:
-        session.apply_fact(fact)
+    session.apply_facts(facts)
 
 
 def take(session: Session, event: Input) -> tuple[Fact, ...]:

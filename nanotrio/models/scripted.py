@@ -222,7 +222,10 @@ def _no_wire() -> NoReturn:
 
 
 class _Waiting:
-    """A task in a queue of the latency; ``task`` is None once it was let go or cancelled."""
+    """A task in a queue of the latency; ``task`` is None once it was let go or cancelled.
+
+    It is what Trio calls to abort the wait: a bound method would be one thing more that each waiting agent holds.
+    """
 
     __slots__ = ("due", "task")
 
@@ -230,7 +233,7 @@ class _Waiting:
         self.due = due
         self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
 
-    def abort(self, _: object) -> trio.lowlevel.Abort:
+    def __call__(self, _: object) -> trio.lowlevel.Abort:
         """Leave the queue."""
         self.task = None
         return trio.lowlevel.Abort.SUCCEEDED
@@ -260,7 +263,7 @@ class _Latency:
         waiting = _Waiting(due)
         self._queue.append(waiting)
         # Not a coroutine of ours: thousands of agents wait here.
-        return trio.lowlevel.wait_task_rescheduled(waiting.abort)  # noqa: ASYNC105
+        return trio.lowlevel.wait_task_rescheduled(waiting)  # noqa: ASYNC105
 
     async def watch(self, due: float) -> float:
         """Watch the clock until ``due``, for all in the queue; return 0."""

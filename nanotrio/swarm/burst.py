@@ -43,7 +43,7 @@ class Burst:
         entry = self._entries.get(agent)
         if entry is None:
             if not self._rows:
-                self.at_us = time.time_ns() // 1_000
+                self.at_us = int(time.time() * 1e6)
             entry = self._entries[agent] = []
             seq = self._journal.next_seq + len(self._rows)
             self._rows.append((session.last_seq, agent, entry))
@@ -51,7 +51,7 @@ class Burst:
             if session.is_due_for_snapshot():
                 snapshot = session.snapshot()
                 entry.append(snapshot)
-                session.apply_fact(snapshot)
+                session.apply_facts((snapshot,))
         entry += facts
         session.apply_facts(facts)
 
@@ -64,7 +64,7 @@ class Burst:
     def begin(self) -> tuple[int, int]:
         """Return the number that the group's next record will have, and the time of the group."""
         if not self._rows:
-            self.at_us = time.time_ns() // 1_000
+            self.at_us = int(time.time() * 1e6)
         return self._journal.next_seq + len(self._rows), self.at_us
 
     def make(self, heads: Sequence[Head], facts: Sequence[bytes]) -> None:
@@ -75,7 +75,7 @@ class Burst:
     def content(self, body: bytes) -> int:
         """Return the number of the record that holds ``body``, writing it with this group unless it is known."""
         if not self._rows:
-            self.at_us = time.time_ns() // 1_000
+            self.at_us = int(time.time() * 1e6)
         return self._journal.content(body, self.at_us, self._rows)
 
     def append(self) -> int:

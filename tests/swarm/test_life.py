@@ -215,7 +215,7 @@ async def test_an_agent_that_waits_long_is_evicted_and_goes_on_with_its_whole_co
         agents = [await swarm.spawn(f"kid {number}") for number in range(3)]
         await trio.sleep(100)
         sessions = [node.session for node in swarm._runtime.nodes.values()]
-        assert [(session.evicted, session.messages, session.packed) for session in sessions] == [(4, [], b"")] * 3
+        assert [(session.evicted, [*session.messages], session.packed) for session in sessions] == [(4, [], b"")] * 3
         await agents[0].send("more")
         assert [(await agent.wait()).result for agent in agents[1:]] == [f"kid {n}, 4 messages" for n in (1, 2)]
         assert (await agents[0].wait()).result == "6 messages, then more"
