@@ -25,6 +25,7 @@ __all__ = ["SLICE", "SYSTEM", "Crowd", "CrowdModel", "die_in_time", "spawn_all",
 SLICE = 1_000
 """Children a call of spawn_many."""
 SYSTEM = "You are one of many agents that work on one large job. " * 75
+_LET_GO = 128
 _PADDING = "Read the row, decide what kind of row it is, tell your sibling, and hand in what you found. " * 6
 _PAUSE = reply_text("I have told my sibling.", stop="pause")
 _TOOLS = ("send_message", "submit_result")
@@ -60,7 +61,9 @@ class Crowd:
         self.kill_at = 0
         """Results after which the process is to die; who asks later than these gets no reply."""
         self.may_die = trio.Event()
-        self.may_reply = trio.Event()
+        self.may_reply = False
+        self.held = trio.lowlevel.ParkingLot()
+        """Who asked before any may be replied to."""
         self.full = trio.Event()
         """As many wait as may be active."""
 
@@ -71,8 +74,13 @@ class Crowd:
         firsts.append(first)
         is_ahead = len(firsts) * SLICE >= min(count, self.later + SLICE)
         self._ahead += is_ahead and not was_ahead
-        if self._ahead == len(self.counts):
-            self.may_reply.set()
+        self.may_reply = self._ahead == len(self.counts)
+
+    async def let_go(self) -> None:
+        """Let those go who were held back, some a pass: all at once would hold up the loop."""
+        while self.may_reply and self.held:
+            self.held.unpark(count=_LET_GO)
+            await trio.lowlevel.checkpoint()
 
     def script(self, conversation: Conversation) -> Reply | Late:
         """Answer a root or a child by its task."""
@@ -122,7 +130,6 @@ class CrowdModel:
     def __init__(self, crowd: Crowd, latency_seconds: float, *, counts_results: bool = False) -> None:
         self._crowd = crowd
         self._counts_results = counts_results
-        self._held = 0
         self._model = ScriptedModel(crowd.script, name="scripted/bench", latency_seconds=latency_seconds)
         self.name = self._model.name
         self.price = self._model.price
@@ -131,21 +138,18 @@ class CrowdModel:
     @property
     def waiting(self) -> int:
         """How many agents wait for it."""
-        return self._held + self._model.waiting
+        return len(self._crowd.held) + self._model.waiting
 
     def attempt(self, body: bytes, emit: Any, *, idle_seconds: float) -> Awaitable[Reply]:
         """Ask the script, once every sibling is there that it may name."""
         self._crowd.waits(self.waiting + 1)
-        if self._counts_results or not self._crowd.may_reply.is_set():
+        if self._counts_results or not self._crowd.may_reply:
             return self._attempt_later(body, emit, idle_seconds)
         return self._model.attempt(body, emit, idle_seconds=idle_seconds)
 
     async def _attempt_later(self, body: bytes, emit: Any, idle_seconds: float) -> Reply:
-        self._held += 1
-        try:
-            await self._crowd.may_reply.wait()
-        finally:
-            self._held -= 1
+        if not self._crowd.may_reply:
+            await self._crowd.held.park()
         reply = await self._model.attempt(body, emit, idle_seconds=idle_seconds)
         self._crowd.replied(reply)
         return reply
@@ -181,3 +185,4 @@ async def spawn_children(root: nanotrio.Agent, index: int, crowd: Crowd) -> None
         if children[-1].id - first != len(prompts) - 1:
             raise SystemExit("the ids of one spawn_many are not consecutive, as this benchmark takes them to be")
         crowd.spawned(index, first)
+        await crowd.let_go()

@@ -75,7 +75,7 @@ async def _resume(url: str, crowd: Crowd, active: int, latency_seconds: float, s
     watched = _Watched(started)
     limits = nanotrio.Limits(max_live=active + len(crowd.counts) + 16, max_total=max(crowd.counts) + 1)
     model = CrowdModel(crowd, latency_seconds, counts_results=True)
-    crowd.may_reply.set()
+    crowd.may_reply = True
     async with nanotrio.open_swarm(store=url, model=model, system=SYSTEM, limits=limits, max_active=active) as swarm:
         watched.note("opened_seconds")
         unfinished = len(swarm.agents())
