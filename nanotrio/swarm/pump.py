@@ -22,7 +22,7 @@ import trio
 
 __all__ = ["Parked", "Pump"]
 
-QUOTA = 192
+QUOTA = 128
 """An agent takes a turn for each reply, and one to be started: so many let the replies of a pass go on in it."""
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["Residence"]
 
 _SLICE = 256
-_LEFT = 256
+_LEFT = 128
 """Agents that leave in one pass."""
 _ENDED = 128
 """Rows that are ended in one pass."""

@@ -30,7 +30,7 @@ MAX_RESIDENT = 1_024
 AHEAD = 1_024
 """Rows that are brought into memory before it is their turn, shared by the roots."""
 _MIN_SHARE = 4
-_FETCHED = 256
+_FETCHED = 128
 """So many at a time."""
 _PASSED = 4_096
 
