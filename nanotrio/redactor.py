@@ -14,7 +14,7 @@ import msgspec
 
 from .messages import Part, Text, Thinking, ToolCall
 
-__all__ = ["Redactor"]
+__all__ = ["RedactedStream", "Redactor"]
 
 _ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _MIN_CHARACTERS = 8
@@ -23,7 +23,7 @@ _MIN_CHARACTERS = 8
 class Redactor:
     """Replaces the secrets of one environment; costs nothing where there are none."""
 
-    __slots__ = ("_names", "_pattern")
+    __slots__ = ("_longest", "_names", "_pattern")
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._names: dict[str, str] = {}
@@ -33,6 +33,7 @@ class Redactor:
                 self._names.setdefault(json.dumps(value)[1:-1], name)  # as it stands inside a call's arguments
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._longest = len(longest_first[0]) if longest_first else 0
 
     def text(self, text: str) -> str:
         """Return ``text`` with each secret replaced by its name in brackets."""
@@ -40,10 +41,41 @@ class Redactor:
             return text
         return self._pattern.sub(lambda found: f"[{self._names[found[0]]}]", text)
 
+    def stream(self) -> RedactedStream | None:
+        """Return what does the same for a text that comes in pieces; None where there are no secrets."""
+        return None if self._pattern is None else RedactedStream(self)
+
+    def begin(self, text: str) -> tuple[str, str]:
+        """Return what is certain of a text that may go on, without secrets, and the rest, which may begin one."""
+        assert self._pattern is not None
+        done: list[str] = []
+        at, edge = 0, self._edge(text, 0)
+        while (found := self._pattern.search(text, at)) is not None and found.start() < edge:
+            done += (text[at : found.start()], f"[{self._names[found[0]]}]")
+            at = found.end()
+            if at > edge:
+                edge = self._edge(text, at)
+        return "".join((*done, text[at:edge])), text[edge:]
+
+    def _edge(self, text: str, start: int) -> int:
+        """Return where the longest end of ``text`` begins that may be the beginning of a secret."""
+        for edge in range(max(start, len(text) - self._longest + 1), len(text)):
+            if any(secret.startswith(text[edge:]) for secret in self._names if secret[0] == text[edge]):
+                return edge
+        return len(text)
+
     def parts(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-        """Return a reply's parts without secrets; thinking that holds one is dropped whole, since it is signed."""
+        """Return a reply's parts without secrets; thinking that holds one is dropped whole, since it is signed.
+
+        Where the text parts hold a secret only together they become one.
+        """
         if self._pattern is None:
             return parts
+        texts = [part.text for part in parts if isinstance(part, Text)]
+        if len(texts) > 1 and (whole := self.text("".join(texts))) != "".join(map(self.text, texts)):
+            first = next(at for at, part in enumerate(parts) if isinstance(part, Text))
+            rest = [part for part in parts[first:] if not isinstance(part, Text)]
+            parts = (*parts[:first], Text(whole), *rest)
         kept: list[Part] = []
         for part in parts:
             if isinstance(part, Text):
@@ -56,3 +88,27 @@ class Redactor:
             else:
                 kept.append(part)
         return tuple(kept)
+
+
+class RedactedStream:
+    """One text that comes in pieces, cut anywhere.
+
+    What it hands out, joined, is what ``Redactor.text`` makes of the whole. It holds back less than the longest
+    secret, and only where that may be the beginning of one.
+    """
+
+    __slots__ = ("_held", "_redactor")
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Take a piece; return what is certain now."""
+        done, self._held = self._redactor.begin(self._held + piece)
+        return done
+
+    def end(self) -> str:
+        """Return what was held back: the text is at its end."""
+        rest, self._held = self._held, ""
+        return self._redactor.text(rest)

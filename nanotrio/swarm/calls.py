@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import trio
 
@@ -17,10 +17,11 @@ from ..budget import Ledger
 from ..errors import BudgetError, ModelError
 from ..limits import usd, usd_text
 from ..messages import Message, Usage, clean_parts, clean_text
-from ..models import Delta, Price, Reply, delay_seconds
+from ..models import Price, Reply, delay_seconds
 from ..records import Replied
 from ..turn import Admitted, Failed, ModelReplied, Retry, Stop
-from .events import AgentWaiting, AttemptRetried, MessageReplied, TextDelta, ThinkingDelta
+from .events import AgentWaiting, AttemptRetried, MessageReplied
+from .live_text import watched_attempt
 from .node import Node
 from .pump import Parked
 from .result import with_schema
@@ -75,10 +76,12 @@ async def _ask_later(runtime: Runtime, node: Node, admitted: tuple[bytes, int] |
 
 def _send(runtime: Runtime, node: Node, body: bytes, amount: int) -> Awaitable[Reply]:
     node.asked_bytes, node.asked_nano = len(body), amount
-    emit = _emitter(runtime, node) if runtime.watchers.count else None
     if crash.here is not None:
         crash.here("before-model-call", node.id)
-    attempt = node.model.attempt(body, emit, idle_seconds=node.limits.idle_seconds)
+    if runtime.watchers.count and runtime.watchers.is_watched(node):
+        attempt = watched_attempt(runtime, node, body)
+    else:
+        attempt = node.model.attempt(body, None, idle_seconds=node.limits.idle_seconds)
     if node.encoded is None and runtime.live > _FEW_LIVE:
         node.session.pack()
     return attempt
@@ -358,17 +361,3 @@ def _admit_from(runtime: Runtime, ledger: Ledger) -> None:
             break
     if queue is not None and not queue:
         del runtime.budget_queues[ledger]
-
-
-def _emitter(runtime: Runtime, node: Node) -> Callable[[Delta], None] | None:
-    if not runtime.watchers.is_watched(node):
-        return None
-    agent, name = node.id, node.name
-
-    def emit(delta: Delta) -> None:
-        if delta.kind == "text":
-            runtime.emit(node, TextDelta(agent, name, delta.text))
-        elif delta.kind == "thinking":
-            runtime.emit(node, ThinkingDelta(agent, name, delta.text))
-
-    return emit

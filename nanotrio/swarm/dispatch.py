@@ -324,7 +324,7 @@ def _context(runtime: Runtime, node: Node, call: ToolCall, *, is_inline: bool = 
         idempotency_key=key,
         tree=runtime.tree,
         state=state,
-        redact=runtime.redactor.text,
+        redactor=runtime.redactor,
     )
 
 

@@ -2,6 +2,8 @@
 
 Memory is bounded by three times ``max_bytes`` and one write of ``_WRITE_BYTES``, the file by
 ``max_output_file_bytes``; what comes after that is read and dropped, so that the process goes on.
+
+Keys are replaced as the bytes come in, before anything is cut or written.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class Capture:
         self._room_bytes = context.limits.max_output_file_bytes
         self._file = -1
         self._trouble = ""
+        self._redacted = context.redactor.stream()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")  # which loses no byte
 
     async def read_from(self, descriptor: int) -> None:
         """Read a non-blocking pipe to its end. Cancelled, it keeps what was read so far."""
@@ -78,6 +82,9 @@ class Capture:
 
     async def finish(self) -> str:
         """Write out what is left and return the text for the model, within ``max_bytes``."""
+        if self._redacted is not None:
+            text = self._redacted.feed(self._decoder.decode(b"", final=True)) + self._redacted.end()
+            self._keep(text.encode(errors="surrogateescape"))
         head = self._text(bytes(self._head), is_head=True)
         if self.path is None and len(head.encode()) > self._bound:
             self._open()
@@ -99,6 +106,11 @@ class Capture:
             self._file = -1
 
     def _take(self, data: bytes) -> None:
+        if self._redacted is not None:
+            data = self._redacted.feed(self._decoder.decode(data)).encode(errors="surrogateescape")
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
         self.size_bytes += len(data)
         if self.path is None and not self._trouble:
             if self.size_bytes <= self._bound:

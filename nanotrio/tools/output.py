@@ -30,7 +30,7 @@ async def fit_output(context: ToolContext, output: ToolOutput) -> ToolOutput:
     write.
     """
     bound = context.limits.max_result_bytes
-    content = context.redact(clean_text(output.content))  # before it is cut, or half a key would be left
+    content = context.redactor.text(clean_text(output.content))  # before it is cut, or half a key would be left
     size_bytes = len(content) if content.isascii() else len(content.encode())
     if size_bytes <= bound:
         return output if content is output.content else ToolOutput(content, output.is_error)

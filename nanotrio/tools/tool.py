@@ -10,6 +10,7 @@ import msgspec
 
 from ..limits import Limits
 from ..messages import ToolSpec
+from ..redactor import Redactor
 
 __all__ = ["Processes", "Tool", "ToolContext", "ToolOutput"]
 
@@ -64,8 +65,8 @@ class ToolContext(msgspec.Struct, frozen=True):
     """The ``Tree`` of ``tools.agents``; used by the agents' own tools alone."""
     state: dict[str, Any] = {}  # replaced by the agent's own at every call
     """The agent's own small memory between calls (``bash`` keeps its directory here); not durable."""
-    redact: Callable[[str], str] = str
-    """Put ``[NAME]`` in place of each key that nanotrio was given; ``str`` keeps all."""
+    redactor: Redactor = Redactor({})
+    """Puts ``[NAME]`` in place of each key that nanotrio was given; without one it keeps all."""
 
 
 class Tool(msgspec.Struct, frozen=True):

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+import trio
 
 import nanotrio
 from nanotrio.limits import Limits
+from nanotrio.messages import Text, Thinking, Usage
+from nanotrio.models import Reply
 from nanotrio.models.scripted import FREE, ScriptedModel
+from nanotrio.swarm.events import Event, MessageReplied, TextDelta, ThinkingDelta
+from nanotrio.tools import bash
 from tests.swarm.worlds import by_task, reply_calls, reply_text
 
 KEY = "sk-0123456789-abcdefghij"
@@ -46,3 +54,44 @@ async def test_no_key_reaches_the_store_or_the_files_beside_it(tmp_path: Path) -
         results = [part for message in agent._node.session.messages for part in message.parts]
         assert "sk-0" not in repr(results)
     check_files(tmp_path)
+
+
+async def test_no_key_is_in_what_streams_and_its_pieces_are_the_final_text() -> None:
+    phrase = "correct horse battery"  # a scripted model streams words, so the key is cut
+    text = f"{phrase} staple, {phrase}{phrase} and the correct horse"
+    model = ScriptedModel([Reply((Thinking(text), Text(text)), "end", Usage(1, 1))], price=FREE)
+    environment = {"SOME_PASSWORD": phrase}
+    async with nanotrio.open_swarm(model=model, environment=environment) as swarm, swarm.events() as events:
+        outcome = await (await swarm.spawn("root")).wait()
+        said = [event async for event in _until_reply(events)]
+    clean = "[SOME_PASSWORD] staple, [SOME_PASSWORD][SOME_PASSWORD] and the correct horse"
+    assert outcome.result == clean
+    assert "".join(event.text for event in said if isinstance(event, TextDelta)) == clean
+    assert "".join(event.text for event in said if isinstance(event, ThinkingDelta)) == clean
+
+
+async def _until_reply(events: trio.MemoryReceiveChannel[Event]) -> AsyncIterator[Event]:
+    async for event in events:
+        if isinstance(event, MessageReplied):
+            return
+        yield event
+
+
+async def test_the_file_of_a_commands_long_output_holds_no_key(tmp_path: Path) -> None:
+    command = f"for i in $(seq 200); do printf '%sx' {KEY[:9]}; printf '%s\\n' {KEY[:9]}''{KEY[9:]}; done; printf sk-"
+    async with nanotrio.open_swarm(
+        model=ScriptedModel(by_task(root=[reply_calls(("bash", {"command": command})), reply_text("ok")]), price=FREE),
+        environment={"SOME_API_KEY": KEY, "PATH": os.environ["PATH"]},
+        store=f"sqlite:{tmp_path / 'swarm.db'}",
+        tools=[bash],
+        limits=Limits(max_result_bytes=1_000),
+    ) as swarm:
+        agent = await swarm.spawn("root")
+        await agent.wait()
+    assert output_of(tmp_path) == f"{KEY[:9]}x[SOME_API_KEY]\n" * 200 + "sk-"
+    check_files(tmp_path)
+
+
+def output_of(folder: Path) -> str:
+    (file,) = folder.rglob("*.txt")
+    return file.read_text()

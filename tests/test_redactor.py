@@ -1,0 +1,53 @@
+"""Keys are found however a text is cut."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanotrio.messages import Text, ToolCall
+from nanotrio.redactor import Redactor
+
+KEY = "sk-0123456789"
+OVERLAPPING = Redactor({"A_KEY": "aabaabaa", "B_KEY": "aabaabaac", "C_KEY": "baabaaaa", "D_KEY": 'a"a\nb"aab'})
+LONGEST = len('a\\"a\\nb\\"aab')
+
+
+@given(st.lists(st.text(alphabet='aabbc"\\n\n', max_size=12), max_size=12))
+def test_a_stream_cut_anywhere_says_what_the_whole_would_and_holds_back_less_than_a_key(pieces: list[str]) -> None:
+    stream = OVERLAPPING.stream()
+    assert stream is not None
+    said = ""
+    for piece in pieces:
+        said += stream.feed(piece)
+        assert len(stream._held) < LONGEST
+
+    assert said + stream.end() == OVERLAPPING.text("".join(pieces))
+
+
+@given(st.text(alphabet='aabbc"\\n\n', max_size=60))
+def test_what_cannot_begin_a_key_is_said_at_once(text: str) -> None:
+    stream = OVERLAPPING.stream()
+    assert stream is not None
+
+    assert stream.feed(f"{text}.") == OVERLAPPING.text(f"{text}.")
+
+
+def test_a_key_cut_at_each_character_is_replaced() -> None:
+    for at in range(len(KEY)):
+        stream = Redactor({"SOME_KEY": KEY}).stream()
+        assert stream is not None
+        assert stream.feed(f"the key is {KEY[:at]}") == "the key is "
+        assert stream.feed(f"{KEY[at:]}, they say") == "[SOME_KEY], they say"
+
+
+def test_without_keys_there_is_no_stream() -> None:
+    assert Redactor({"PATH": "/usr/local/bin", "SHORT_KEY": "1234567"}).stream() is None
+
+
+def test_a_key_over_two_texts_of_one_reply_is_replaced_and_others_stay_apart() -> None:
+    redactor = Redactor({"SOME_KEY": KEY})
+    call = ToolCall("1", "bash", "{}")
+
+    assert redactor.parts((Text(f"a{KEY[:5]}"), call, Text(f"{KEY[5:]}z"))) == (Text("a[SOME_KEY]z"), call)
+    assert redactor.parts((Text(KEY), call, Text("sk-"))) == (Text("[SOME_KEY]"), call, Text("sk-"))
