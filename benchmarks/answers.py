@@ -29,6 +29,8 @@ from nanotrio.models import Conversation, ScriptedModel, reply_calls, reply_text
 LOOK = """
 import sys, time, trio
 from nanotrio.swarm.reading import read_roots
+if sys.argv[1].startswith("postgres"):
+    import nanotrio.stores.postgres  # a driver's import is a start too, and psycopg's takes a tenth of a second
 async def look():
     started, began = time.perf_counter(), time.process_time()
     roots = await read_roots(sys.argv[1])

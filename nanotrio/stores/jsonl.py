@@ -141,16 +141,22 @@ class JsonlStore:
         self._commits += 1
 
     async def heads(
-        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
+        self,
+        *,
+        agents: Sequence[int] | None = None,
+        unfinished: bool = False,
+        roots: bool = False,
+        after: int = 0,
+        limit: int = 4096,
     ) -> list[Head]:
         """Return heads in order of agent; see ``Store.heads``."""
         if self._segment is not None:
-            file, offsets = self._heads.select(agents, after, limit, unfinished=unfinished)
+            file, offsets = self._heads.select(agents, after, limit, unfinished=unfinished, roots=roots)
             inline = len(offsets) <= _INLINE_RECORDS
             return await self._read(lambda: read_heads_at(file, offsets) if file else [], inline=inline)
 
         def look() -> list[Head]:
-            file, offsets = self._heads.select(agents, after, limit, unfinished=unfinished)
+            file, offsets = self._heads.select(agents, after, limit, unfinished=unfinished, roots=roots)
             return read_heads_at(file, offsets) if file else []
 
         return await self._read(look)

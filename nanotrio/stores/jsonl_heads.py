@@ -59,6 +59,7 @@ class HeadsFile:
         # The file, and where in it each agent's head lies: one value, so that a rewrite puts both in place at once.
         self._view: tuple[RawFile | None, array.array[int]] = (None, array.array("q", [0]))
         self._unfinished: set[int] = set()
+        self._roots: set[int] = set()
         self._ordered: list[int] | None = []
         self._epoch = 0
         self._end = 0
@@ -147,14 +148,16 @@ class HeadsFile:
 
     def enter(self, written: Written) -> None:
         """Let the heads of a block count."""
-        self._enter([(head.agent, head.unfinished) for head in written.heads], written.offsets)
+        self._enter([(head.agent, head.unfinished, head.parent) for head in written.heads], written.offsets)
         self.heads_seq = written.true_to
 
     def select(
-        self, agents: Sequence[int] | None, after: int, limit: int, *, unfinished: bool
+        self, agents: Sequence[int] | None, after: int, limit: int, *, unfinished: bool, roots: bool = False
     ) -> tuple[RawFile | None, list[int]]:
         """Return where the heads of the agents above ``after`` lie, in order of agent, at most ``limit``."""
         file, offsets = self._view
+        if roots:
+            agents = sorted(self._roots if agents is None else self._roots.intersection(agents))
         return file, self._select(offsets, agents, after, limit, unfinished=unfinished)
 
     def _select(
@@ -177,11 +180,11 @@ class HeadsFile:
             agent += limit
         return found[:limit]
 
-    def _enter(self, heads: Iterable[tuple[int, bool]], offsets: Iterable[int]) -> None:
-        """Note heads, each an agent and whether it is unfinished, and where they lie."""
+    def _enter(self, heads: Iterable[tuple[int, bool, int]], offsets: Iterable[int]) -> None:
+        """Note heads, each an agent, whether it is unfinished, and its parent, and where they lie."""
         known, open_ones = self._view[1], self._unfinished
         count = 0
-        for (agent, unfinished), offset in zip(heads, offsets, strict=True):
+        for (agent, unfinished, parent), offset in zip(heads, offsets, strict=True):
             if agent >= len(known):
                 if agent > _MAX_AGENT:
                     raise StoreDamagedError(f"{self.path} names agent {agent}, which cannot be; remove the file")
@@ -189,6 +192,8 @@ class HeadsFile:
             if not known[agent]:
                 count += 1
             known[agent] = offset
+            if not parent:
+                self._roots.add(agent)
             if unfinished:
                 open_ones.add(agent)
             elif agent in open_ones:
@@ -208,11 +213,11 @@ class HeadsFile:
             return False
         if len(heads) != int(front[2]) or len(heads) != body.count(b"\n"):
             return False
-        pairs = [(head.agent, head.unfinished) for head in heads]
-        if pairs and not 0 < min(pairs)[0] <= max(pairs)[0] <= _MAX_AGENT:
+        fronts = [(head.agent, head.unfinished, head.parent) for head in heads]
+        if fronts and not 0 < min(fronts)[0] <= max(fronts)[0] <= _MAX_AGENT:
             return False
         # A line begins where the one before it ends.
-        self._enter(pairs, [at, *[at + end.end() for end in re.finditer(b"\n", body)]][:-1])
+        self._enter(fronts, [at, *[at + end.end() for end in re.finditer(b"\n", body)]][:-1])
         self._lines += len(heads)
         self._line_bytes += len(body)
         self.log_seq, self.heads_seq = max(self.log_seq, int(front[4])), int(front[5])

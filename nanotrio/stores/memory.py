@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import trio
 
@@ -49,13 +50,20 @@ class MemoryStore:
         self._commits += 1
 
     async def heads(
-        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
+        self,
+        *,
+        agents: Sequence[int] | None = None,
+        unfinished: bool = False,
+        roots: bool = False,
+        after: int = 0,
+        limit: int = 4096,
     ) -> list[Head]:
         """Return heads in order of agent."""
         await trio.lowlevel.checkpoint()
         wanted = sorted(self._heads if agents is None else set(agents).intersection(self._heads))
         found = [self._heads[agent] for agent in wanted if agent > after]
-        return [head for head in found if head.unfinished or not unfinished][:limit]
+        wanted_ones = (head for head in found if (head.unfinished or not unfinished) and not (roots and head.parent))
+        return list(islice(wanted_ones, limit))
 
     async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
         """Return chains, each oldest first."""

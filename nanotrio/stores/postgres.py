@@ -73,6 +73,9 @@ _HEADS = """, heads AS (
 """Sets that are asked for side by side in a select list advance together (PostgreSQL, "Set Returning Functions")."""
 _COUNT = " SELECT count(*) FROM fence"
 
+_OF_ROOT = " AND body LIKE convert_to('[' || agent || ',0,%%', 'UTF8')"
+"""Of a ``Head``, whose stored order is fixed, field 0 is the agent and field 1 its parent."""
+
 _WALK = """
 WITH RECURSIVE walk (slot, depth, stop, seq, prev, agent, at_us, facts) AS (
   SELECT ends.slot, 1, ends.stop, record.*
@@ -202,13 +205,21 @@ class PostgresStore:
         self._commits += 1
 
     async def heads(
-        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
+        self,
+        *,
+        agents: Sequence[int] | None = None,
+        unfinished: bool = False,
+        roots: bool = False,
+        after: int = 0,
+        limit: int = 4096,
     ) -> list[Head]:
         """Return heads in order of agent; see ``Store.heads``."""
         query = f"SELECT body FROM {self._schema}.heads WHERE agent > %b"  # noqa: S608 - a schema's name
         parameters: list[Any] = [after]
         if unfinished:
             query += " AND unfinished"
+        if roots:
+            query += _OF_ROOT
         if agents is not None:
             query += " AND agent = ANY(%b::bigint[])"
             parameters.append(list(agents))

@@ -104,11 +104,17 @@ class Store(Protocol):
         ...
 
     async def heads(
-        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
+        self,
+        *,
+        agents: Sequence[int] | None = None,
+        unfinished: bool = False,
+        roots: bool = False,
+        after: int = 0,
+        limit: int = 4096,
     ) -> list[Head]:
         """Return heads in order of agent, those above ``after``, at most ``limit``.
 
-        Only those of ``agents`` where given (unknown ones are left out), only unfinished ones where asked.
+        Only those of ``agents`` where given (unknown ones are left out), only unfinished ones or roots' where asked.
         """
         ...
 

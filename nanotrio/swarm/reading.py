@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -11,7 +10,7 @@ import msgspec
 from ..errors import StoreDamagedError, UnknownAgentError
 from ..records import Head, Profile
 from ..session import Session
-from ..stores import Store, open_store, read_tail, state_of
+from ..stores import Births, Store, open_store, read_tail, state_of
 from .entering import load_sessions, read_profiles
 from .outcome import AgentView
 from .recovery import later_heads, read_heads, tail_heads
@@ -33,7 +32,7 @@ class Tree(msgspec.Struct, frozen=True):
     is_owned: bool
     """By a process that lives."""
     first_task: str
-    """Of the root's first child; empty where it has none."""
+    """Of the first child of a root that has no task itself; empty where there is none."""
 
 
 async def read_store(url: str) -> list[AgentView]:
@@ -63,54 +62,73 @@ async def read_store(url: str) -> list[AgentView]:
 async def read_roots(url: str) -> list[Tree]:
     """Return the trees of the store at ``url`` in order of their roots' ids.
 
-    As ``read_store`` otherwise, but of a million agents a few thousand are in memory at a time, and of what the heads
-    of a store at work do not tell yet only the part is replayed that is the roots'; ``is_unfinished`` may be as old.
+    As ``read_store`` otherwise, but of what is below the roots only unfinished agents are looked at, and those that
+    records after the heads belong to: a root's head counts the others. Of these records only the roots' are replayed,
+    so ``is_unfinished`` may be as old as the heads.
     """
     async with _read_only(url) as store:
         statistics = await store.statistics()
         tail = await read_tail(store, statistics.heads_seq)
-        below = _Below()
-        roots: dict[int, Head] = {}
-        without_head = set(tail.last_seq)
-        after = 0
-        while page := await store.heads(after=after, limit=_PAGE):
-            after = page[-1].agent
-            roots.update({head.agent: head for head in page if not head.parent})
-            below.add(page)
-            without_head.difference_update([head.agent for head in page])
-        behind: dict[int, Head | None] = dict.fromkeys(without_head)
+        roots = {head.agent: head async for page in _pages(store, roots=True) for head in page}
+        births = Births()
+        known: set[int] = set()
+        unfinished: set[int] = set()
+        async for page in _pages(store, unfinished=True):
+            unfinished.update([head.root for head in page if head.parent])
+            births.add([head for head in page if head.agent in tail.last_seq])
+            known.update([head.agent for head in page if head.agent in tail.last_seq])
+        rest = [agent for agent in tail.last_seq if agent not in known]
+        is_counted = all(head.counted_agent for head in roots.values())  # not in heads made anew, or of old
+        async for page in _pages(store, agents=rest if is_counted else None):
+            births.add([head for head in page if head.agent not in known])
+            known.update([head.agent for head in page if head.agent in tail.last_seq])
+        behind: dict[int, Head | None] = {agent: None for agent in tail.last_seq if agent not in known}
         behind |= {agent: head for agent, head in roots.items() if head.last_seq < tail.last_seq.get(agent, 0)}
         later = await later_heads(store, statistics.heads_seq, tail, behind)
-        below.add([later[agent] for agent in without_head])
+        new = [head for agent, head in later.items() if agent not in known]
+        births.add(new)
         roots |= {agent: head for agent, head in later.items() if not head.parent}
+        unfinished.update([head.root for head in new if head.unfinished and head.parent])
+        roots = {agent: births.counted(roots[agent]) for agent in sorted(roots)}
+        firsts = {agent: await _first_task(store, head, new) for agent, head in roots.items() if not head.task}
         profiles = await _profiles(store, url, list(roots.values()))
         owner = statistics.owner
     owned = owner is not None and state_of(owner) != "dead"
     trees = []
-    for agent in sorted(roots):
-        head = roots[agent]
+    for agent, head in roots.items():
         view = view_of_head(head, owned=owned, profile=profiles.get(head.profile))
-        first = below.first.get(agent, (0, ""))[1]
-        trees.append(Tree(view, below.sizes[agent], agent in below.unfinished, owned, first))
+        trees.append(Tree(view, head.descendants + 1, agent in unfinished, owned, firsts.get(agent, "")))
     return trees
 
 
-class _Below:
-    """What the heads of a store say of each root's tree."""
+async def _first_task(store: Store, root: Head, new: Sequence[Head]) -> str:
+    """Return the task of a root's first child, which is most often the next agent; ``new`` are not in the store."""
+    if not root.children:
+        return ""
+    first = min([head for head in new if head.parent == root.agent], key=lambda head: head.agent, default=None)
+    after, limit = root.agent, 16
+    while page := await store.heads(after=after, limit=limit):
+        for head in page:
+            if first is not None and head.agent > first.agent:
+                return first.task
+            if head.parent == root.agent:
+                return head.task
+        after, limit = page[-1].agent, min(limit * 4, _PAGE)
+    return first.task if first is not None else ""
 
-    def __init__(self) -> None:
-        self.sizes: Counter[int] = Counter()
-        self.unfinished: set[int] = set()
-        """Roots below which one is."""
-        self.first: dict[int, tuple[int, str]] = {}
-        """Id and task of each root's first child."""
 
-    def add(self, heads: Sequence[Head]) -> None:
-        self.sizes.update([head.root or head.agent for head in heads])
-        self.unfinished.update([head.root for head in heads if head.unfinished and head.parent])
-        for head in heads:
-            if head.parent == head.root != 0 and (head.root not in self.first or head.agent < self.first[head.root][0]):
-                self.first[head.root] = (head.agent, head.task)
+async def _pages(
+    store: Store, *, agents: Sequence[int] | None = None, roots: bool = False, unfinished: bool = False
+) -> AsyncIterator[list[Head]]:
+    """The heads in pages: of ``agents`` in their order, else of all that are asked for."""
+    if agents is not None:
+        for start in range(0, len(agents), _PAGE):
+            yield await store.heads(agents=agents[start : start + _PAGE])
+        return
+    after = 0
+    while page := await store.heads(roots=roots, unfinished=unfinished, after=after, limit=_PAGE):
+        yield page
+        after = page[-1].agent
 
 
 async def read_session(url: str, agent: int) -> Session:

@@ -146,10 +146,17 @@ async def _heads_are_merged_and_paged(open_store: OpenStore) -> None:
         _same("heads written again", await store.heads(agents=[3, 6]), done)
         first = (await store.heads(unfinished=True, limit=1))[0]
         _same("the first unfinished one", first.agent, 9)
+        below = [_head(agent, parent=parent) for agent, parent in ((1001, 10), (1002, 1000), (1003, 100))]
+        await store.commit(Batch(4, [], [*below, last := _head(1004, unfinished=False)]))
+        _same("heads of roots", await store.heads(roots=True, after=999), [heads[999], last])
+        _same("heads of roots, limited", await store.heads(roots=True, limit=1), heads[:1])
+        _same("unfinished heads of roots", await store.heads(roots=True, unfinished=True, after=999), [])
+        _same("heads of roots among some", await store.heads(roots=True, agents=[1003, 1004, 1005]), [last])
     async with _opened(open_store, "heads") as store:
         tenure = await store.acquire(this_process())
-        _same("tenure.last_agent after reopening", tenure.last_agent, 1000)
+        _same("tenure.last_agent after reopening", tenure.last_agent, 1004)
         _same("heads after reopening", (await store.heads(limit=3))[2], done[0])
+        _same("heads of roots after reopening", await store.heads(roots=True, after=1000), [last])
 
 
 async def _a_batch_counts_once(open_store: OpenStore) -> None:
@@ -308,8 +315,9 @@ def _records(first: int, count: int) -> list[Record]:
     return [Record(seq, max(seq - 1, 0), 1, 1_000_000 + seq, b"\x80%d" % seq) for seq in range(first, first + count)]
 
 
-def _head(agent: int, *, unfinished: bool = True, last_seq: int = 1) -> Head:
-    return Head(agent, 0, agent, f"agent\0'\N{SNOWMAN}.{agent}", "running", unfinished, last_seq, 0, spent_nano=1 << 60)
+def _head(agent: int, *, parent: int = 0, unfinished: bool = True, last_seq: int = 1) -> Head:
+    name = f"agent\0'\N{SNOWMAN}.{agent}"
+    return Head(agent, parent, parent or agent, name, "running", unfinished, last_seq, 0, spent_nano=1 << 60)
 
 
 def _same(what: str, found: object, expected: object) -> None:

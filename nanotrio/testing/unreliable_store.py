@@ -88,10 +88,16 @@ class UnreliableStore:
             raise StoreError("the answer to a commit was lost")
 
     async def heads(
-        self, *, agents: Sequence[int] | None = None, unfinished: bool = False, after: int = 0, limit: int = 4096
+        self,
+        *,
+        agents: Sequence[int] | None = None,
+        unfinished: bool = False,
+        roots: bool = False,
+        after: int = 0,
+        limit: int = 4096,
     ) -> list[Head]:
         """See ``Store.heads``."""
-        return await self.store.heads(agents=agents, unfinished=unfinished, after=after, limit=limit)
+        return await self.store.heads(agents=agents, unfinished=unfinished, roots=roots, after=after, limit=limit)
 
     async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
         """See ``Store.load``."""

@@ -1,0 +1,86 @@
+"""A list of trees says what a look at every agent says, while the store is at work and after."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import trio
+
+import nanotrio
+from nanotrio.models import Reply, ScriptedModel, reply_calls, reply_text
+from nanotrio.models.scripted import FREE, Conversation
+from nanotrio.stores import Batch, Store, open_store, this_process
+from nanotrio.swarm.reading import read_roots
+
+
+async def check_trees(url: str) -> list[int]:
+    """The trees are as the agents say; return their sizes."""
+    trees, agents = await read_roots(url), await nanotrio.read_store(url)
+    sizes = Counter(view.root for view in agents)
+    assert [tree.root for tree in trees] == [view for view in agents if not view.parent]
+    assert [tree.agents for tree in trees] == [sizes[tree.root.id] for tree in trees]
+    for tree in trees:
+        below = [view for view in agents if view.parent and view.root == tree.root.id]
+        first = next((view.task for view in below if view.parent == tree.root.id), "")
+        assert tree.first_task == ("" if tree.root.task else first)
+        if any(view.status in {"running", "pending"} for view in below):
+            assert tree.is_unfinished
+    return [tree.agents for tree in trees]
+
+
+async def test_trees_of_a_store_at_work_are_counted_with_what_its_heads_do_not_tell_yet(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'swarm.db'}"
+    go_on = trio.Event()
+    began, holding = trio.open_memory_channel[None](math.inf)
+
+    @nanotrio.tool
+    async def hold() -> str:
+        """Wait until all are to go on."""
+        began.send_nowait(None)
+        await go_on.wait()
+        return "go on"
+
+    def script(conversation: Conversation) -> Reply:
+        if conversation.steps:
+            return reply_text("done")
+        if conversation.task.startswith("parent"):
+            return reply_calls(("spawn_agents", {"agents": [{"prompt": f"child {n}"} for n in range(3)]}))
+        return reply_calls(("hold", {}))
+
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel(script, price=FREE), tools=[hold]) as swarm:
+        first = await swarm.spawn("parent a")
+        await first.spawn_many(["parent b", "child c"])
+        for _ in range(7):
+            await holding.receive()
+        assert await check_trees(url) == [9]
+        await swarm.flush()
+        assert await check_trees(url) == [9]
+        await swarm.spawn("parent d")
+        for _ in range(3):
+            await holding.receive()
+        assert await check_trees(url) == [9, 4]
+        go_on.set()
+        async with swarm.map("child {item}", ["x", "y"]) as results:
+            async for _ in results:
+                pass
+    assert await check_trees(url) == [9, 4, 3]
+
+
+async def test_trees_are_counted_where_heads_count_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'swarm.db'}"
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel([reply_text("done")], price=FREE)) as swarm:
+        root = await swarm.spawn("root")
+        await root.spawn_many(["child"] * 5)
+    store = await open_store(url)
+    await store.acquire(this_process())
+    await forget_counts(store)
+    await store.aclose()
+    assert await check_trees(url) == [6]
+
+
+async def forget_counts(store: Store) -> None:
+    heads = [msgspec.structs.replace(head, children=0, descendants=0, counted_agent=0) for head in await store.heads()]
+    await store.commit(Batch(1, (), heads))
