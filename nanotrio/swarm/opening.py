@@ -46,6 +46,7 @@ from .events import StoreTroubled
 from .interpreter import tuned_interpreter
 from .life import run_agent
 from .mailroom import Waiter
+from .node import Node
 from .recovery import read_unfinished, tail_heads
 from .residence import Residence
 from .runtime import Approver, Durability, Permissions, Runtime, Settings
@@ -58,6 +59,9 @@ __all__ = ["open_swarm"]
 
 FLUSH_SECONDS = 10.0
 """How long leaving the block may take to write what is queued."""
+_TELL_SECONDS = 30.0
+"""How often a person is told what keeps the block from being left."""
+_MAX_NAMES = 20
 
 _log = logging.getLogger("nanotrio")
 
@@ -249,8 +253,28 @@ async def _run(
                 runtime.roots = roots
                 task_status.started()
                 await closing.wait()
+                services.start_soon(_tell_holders, runtime)
             services.cancel_scope.cancel()
     runtime.close_client()
+
+
+async def _tell_holders(runtime: Runtime) -> None:
+    """Tell which agents have a task that does not end though it was cancelled: nobody can end it for them."""
+    await trio.sleep_until(runtime.holders_due)
+    while True:
+        holders = [_running_calls(node) for node in runtime.nodes.values() if node.has_task]
+        if holders:
+            if len(holders) > _MAX_NAMES:
+                holders[_MAX_NAMES:] = [f"and {len(holders) - _MAX_NAMES:,} more"]
+            _log.warning("leaving waits for what does not end though cancelled: %s", ", ".join(holders))
+        await trio.sleep(_TELL_SECONDS)
+
+
+def _running_calls(node: Node) -> str:
+    """Return an agent's name, and the tools whose calls have no result yet; none are known of a turn that was ended."""
+    calls = node.session.turn.calls if node.session.turn else ()
+    tools = dict.fromkeys([each.call.name for each in calls if each.result is None])
+    return f"{node.name} ({', '.join(tools) or 'its task'})"
 
 
 async def _watch_store(runtime: Runtime) -> None:
@@ -283,6 +307,7 @@ async def _idle(runtime: Runtime) -> None:
 async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: bool) -> None:
     """End the agents; the journal lives on until they are gone."""
     runtime.is_closing = True
+    runtime.holders_due = trio.current_time() + runtime.settings.limits.max_reap_seconds
     with trio.CancelScope(shield=True):
         tops = [node for node in runtime.nodes.values() if node.parent is None]
         if is_interrupted:

@@ -167,7 +167,7 @@ class Runtime:
         self.paths: dict[str, Path] = {}
         self.kinds: dict[tuple[object, ...], Kind] = {}
         """What agents of one profile below alike parents have in common."""
-        self.is_closing = False
+        self.is_closing, self.holders_due = False, 0.0  # and when those are told of that do not let it close
         self.fatal: NanotrioError | None = None
 
     def record(self, node: Node, facts: Iterable[Fact]) -> None:

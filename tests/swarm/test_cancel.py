@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -114,6 +115,54 @@ async def test_a_tool_that_shields_itself_is_left_behind_and_named(autojump_cloc
         await trio.sleep(60)
         check_all_is_given_back(swarm)
         await check_store_holds_the_live_state(swarm)
+
+
+async def test_who_leaves_is_told_what_does_not_let_them_and_not_too_often(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    told: list[tuple[float, str]] = []
+
+    class Tells(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append((trio.current_time() - start, record.getMessage()))
+
+    script = by_task(
+        root=[reply_calls(("spawn_agent", {"prompt": "child a"}), ("spawn_agent", {"prompt": "polite b"})), late(99)],
+        child=[reply_calls(("stubborn", {"seconds": 100}))],
+        polite=[late(99)],
+    )
+    start = 0.0
+    logger, handler = logging.getLogger("nanotrio"), Tells()
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(KeyError):
+            async with opened(script, tools=[stubborn], limits=Limits(max_reap_seconds=5)) as swarm:
+                await swarm.spawn("root go")
+                await trio.sleep(1)
+                start = trio.current_time()
+                raise KeyError
+    finally:
+        logger.removeHandler(handler)
+    line = "leaving waits for what does not end though cancelled: agent.2 (stubborn)"
+    assert [(round(at), text) for at, text in told] == [(5, line), (35, line), (65, line), (95, line)]
+
+
+async def test_who_leaves_without_an_error_is_told_too_and_others_hear_nothing(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = by_task(
+        root=[reply_calls(("spawn_agent", {"prompt": "child a"})), reply_text("done")],
+        child=[reply_calls(("stubborn", {"seconds": 60}))],
+    )
+    async with opened(script, tools=[stubborn], limits=Limits(max_reap_seconds=5)) as swarm:
+        await swarm.spawn("root go")
+        await trio.sleep(1)
+        await swarm.agent(2).cancel()
+    assert caplog.messages == ["leaving waits for what does not end though cancelled: agent.2 (its task)"] * 2
+    caplog.clear()
+    async with opened(by_task(root=[late(9)])) as swarm:
+        await swarm.spawn("root go")
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("max_idle", [0, 1_000])
