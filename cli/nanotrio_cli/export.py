@@ -52,7 +52,7 @@ async def _export(options: ExportOptions, environment: Mapping[str, str]) -> int
         found = await find(urls, options.id, one_of_many=many)
     else:
         found = await newest(urls, working_directory(), one_of_many=many)
-    views = below(found.tree, found.view.id) if options.tree else [found.view]
+    views = below(await found.read_tree(), found.view.id) if options.tree else [found.view]
     for view in views:
         session = await read_session(found.url, view.id)
         if options.format == "jsonl":

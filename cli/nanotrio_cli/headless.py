@@ -26,7 +26,6 @@ from .output import Output, encode_line, write_error
 from .printable import printable
 from .result import Ending, Spending, result_record, result_text, spending
 from .rules import Rules, rules_of
-from .sessions import read_views
 from .signals import signal_name, watch_signals
 from .stream import StreamRecords
 from .transcript import Transcript
@@ -72,6 +71,7 @@ class _Run:
         self._rules: Rules | None = None
         self._swarm: Swarm | None = None
         self._views: Sequence[AgentView] = ()
+        self._before: dict[str, Spending] = {}
         self._outcome: Outcome | None = None
         self._error = ""
         self._steps = 0
@@ -142,6 +142,8 @@ class _Run:
             return await begin(swarm, place, self._prompt, self._schema)
         for line in await leftovers(swarm):
             write_error(f"nanotrio: {line}")
+        if self._options.output_format != "text" and not place.is_fork:
+            self._before = spending(await found.read_tree())
         agent = await take_up(self._options, swarm, place, found)
         if found.view.status == "interrupted" and not place.is_fork:
             await agent.steer(self._prompt)
@@ -252,10 +254,8 @@ class _Run:
         found = self._place.found
         if found is None or self._place.is_fork:
             return spending(self._own(self._views))
-        root = found.root.id
-        after = [view for view in await read_views(found.url, one_of_many=False) if root in (view.root, view.id)]
-        before = spending(found.tree)
-        left = {name: one - before.get(name, Spending()) for name, one in spending(after).items()}
+        after = spending(await found.read_tree())
+        left = {name: one - self._before.get(name, Spending()) for name, one in after.items()}
         return {name: one for name, one in left.items() if one != Spending()}
 
     async def _write(self, ending: Ending) -> None:

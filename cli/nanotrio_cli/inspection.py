@@ -77,7 +77,7 @@ async def _inspect(options: InspectOptions, environment: Mapping[str, str]) -> i
     else:
         found = await find(urls, options.id, one_of_many=many)
     if options.command == "tree":
-        _print_tree(options, found.tree, found.view.id)
+        _print_tree(options, await found.read_tree(), found.view.id)
     else:
         await _show(options, found)
     return OK

@@ -25,7 +25,7 @@ from .printable import one_line
 from .prompt_terminal import PromptTerminal
 from .repl import Session, repl
 from .rules import rules_of
-from .sessions import read_views, roots
+from .sessions import read_trees, roots
 from .signals import watch_signals
 from .terminal import EndOfInputError, Terminal
 from .transcript import Piece
@@ -135,7 +135,7 @@ class _Interactive:
         for url in urls:
             lines += [
                 f"{view.uuid}  {view_cost(view)}  {one_line(view.task, 60)}"
-                for view in roots(await read_views(url, one_of_many=many))
+                for view in roots(await read_trees(url, one_of_many=many))
                 if view.directory == str(self._directory)
             ]
             if len(lines) >= _LISTED_SESSIONS:

@@ -23,7 +23,7 @@ from .instructions import system_prompt
 from .map_arguments import MapRunOptions
 from .model_choice import chosen_model
 from .printable import one_line
-from .sessions import Found, check_url, find, newest
+from .sessions import Found, check_url, find, newest, read_trees, roots
 
 __all__ = ["Place", "begin", "choose_place", "go_on_hint", "leftovers", "open_place", "result_schema", "take_up"]
 
@@ -84,7 +84,9 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
     if not options.fork_session:
         return Place(found.url, found.view.uuid, found)
     session_id = options.session_id or str(uuid.uuid4())
-    if any(session_id == view.uuid for view in found.views):
+    if options.session_id and any(
+        session_id == view.uuid for view in roots(await read_trees(found.url, one_of_many=False))
+    ):
         raise CommandError(f"there is a session {session_id} already; choose another id for the fork")
     return Place(found.url, session_id, found, is_fork=True)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from nanotrio import AgentView, read_store
 from nanotrio.errors import NanotrioError, UsageError
 from nanotrio.stores import parse_url
-from nanotrio.swarm.reading import Tree, read_roots
+from nanotrio.swarm.reading import Tree, read_lineage, read_roots
 
 from .exits import CommandError, CommandLineError
 from .output import write_error
@@ -19,7 +21,9 @@ from .output import write_error
 __all__ = ["Found", "check_url", "find", "newest", "read_trees", "read_views", "roots", "working_directory"]
 
 _MIN_UUID_CHARACTERS = 4
+_MAX_DIGITS = 18
 _UUID = re.compile(r"[0-9a-fA-F-]+")
+_T = TypeVar("_T")
 
 
 def working_directory() -> str:
@@ -35,23 +39,19 @@ def working_directory() -> str:
 
 
 class Found(msgspec.Struct, frozen=True):
-    """An agent in a store, and everybody else there."""
+    """An agent in a store, and the root of its tree."""
 
     url: str
     view: AgentView
-    views: Sequence[AgentView]
+    root: AgentView
 
-    @property
-    def root(self) -> AgentView:
-        """The root of the agent's tree."""
-        wanted = self.view.root or self.view.id
-        return next((view for view in self.views if view.id == wanted), self.view)
+    async def read_tree(self) -> list[AgentView]:
+        """Return all agents of the tree.
 
-    @property
-    def tree(self) -> list[AgentView]:
-        """The agents of its tree."""
-        root = self.root.id
-        return [view for view in self.views if root in (view.root, view.id)]
+        Raises:
+            NanotrioError: the store cannot be read any more.
+        """
+        return [view for view in await read_store(self.url) if self.root.id in (view.root, view.id)]
 
 
 def check_url(url: str) -> None:
@@ -66,26 +66,24 @@ def check_url(url: str) -> None:
         raise CommandLineError(str(error)) from None
 
 
-def roots(views: Sequence[AgentView]) -> list[AgentView]:
+def roots(trees: Sequence[Tree]) -> list[AgentView]:
     """Return the roots, the one last active first."""
-    return sorted((view for view in views if not view.parent), key=lambda view: view.updated_us, reverse=True)
+    return sorted([tree.root for tree in trees], key=lambda view: view.updated_us, reverse=True)
 
 
 async def read_views(url: str, *, one_of_many: bool) -> list[AgentView]:
     """Return the agents of a store; of one among many that cannot be read, say so and go on without it."""
-    try:
-        return await read_store(url)
-    except NanotrioError as error:
-        if not one_of_many:
-            raise
-        write_error(f"nanotrio: {error}")
-        return []
+    return await _read(partial(read_store, url), one_of_many=one_of_many)
 
 
 async def read_trees(url: str, *, one_of_many: bool) -> list[Tree]:
     """Return the trees of a store in short; as ``read_views`` otherwise."""
+    return await _read(partial(read_roots, url), one_of_many=one_of_many)
+
+
+async def _read(read: Callable[[], Awaitable[list[_T]]], *, one_of_many: bool) -> list[_T]:
     try:
-        return await read_roots(url)
+        return await read()
     except NanotrioError as error:
         if not one_of_many:
             raise
@@ -102,10 +100,9 @@ async def newest(urls: Sequence[str], directory: str, *, one_of_many: bool, jobs
         CommandError: there is none.
     """
     for url in urls:
-        views = await read_views(url, one_of_many=one_of_many)
-        for view in roots(views):
+        for view in roots(await read_trees(url, one_of_many=one_of_many)):
             if view.directory == directory and (jobs or view.task):
-                return Found(url, view, views)
+                return Found(url, view, view)
     raise CommandError(f"there is no session of {directory} to go on with; nanotrio ls lists those of other folders")
 
 
@@ -120,8 +117,7 @@ async def find(urls: Sequence[str], wanted: str, *, one_of_many: bool) -> Found:
         session, name = "", wanted
     found: list[Found] = []
     for url in _likely_first(urls, session):
-        views = await read_views(url, one_of_many=one_of_many)
-        found += [Found(url, view, views) for view in _matching(views, session.lower(), name, one_of_many=one_of_many)]
+        found += await _matching(url, session.lower(), name, one_of_many=one_of_many)
         if found and session and found[-1].root.uuid == session.lower():
             break
     if len(found) == 1:
@@ -147,14 +143,22 @@ def _likely_first(urls: Sequence[str], session: str) -> list[str]:
     return sorted(urls, key=lambda url: session.lower() not in url)
 
 
-def _matching(views: Sequence[AgentView], session: str, name: str, *, one_of_many: bool) -> list[AgentView]:
-    by_id = {view.id: view for view in views}
+async def _matching(url: str, session: str, name: str, *, one_of_many: bool) -> list[Found]:
+    tops: list[AgentView] = []
     if session:
-        tops = [view for view in views if not view.parent and view.uuid.startswith(session)]
-        if not name:
-            return tops
-        ids = {view.id for view in tops}
-        return [view for view in views if view.name == name and (view.root in ids or view.id in ids)]
-    if name.isdecimal() and not one_of_many:
-        return [by_id[int(name)]] if int(name) in by_id else []
-    return [view for view in views if view.name == name]
+        tops = [tree.root for tree in await read_trees(url, one_of_many=one_of_many)]
+        tops = [view for view in tops if view.uuid.startswith(session)]
+        if not name or not tops:
+            return [Found(url, view, view) for view in tops]
+    number = name.rpartition(".")[2]  # an agent's number in its store ends its name
+    if not number.isdecimal() or len(number) > _MAX_DIGITS:
+        return []
+    lineage = await _read(partial(read_lineage, url, int(number)), one_of_many=one_of_many)
+    is_number = name == number and not session and not one_of_many
+    if (
+        not lineage
+        or not (is_number or lineage[-1].name == name)
+        or (session and lineage[0].id not in [view.id for view in tops])
+    ):
+        return []
+    return [Found(url, lineage[-1], lineage[0])]

@@ -16,7 +16,7 @@ from .outcome import AgentView
 from .recovery import later_heads, read_heads, tail_heads
 from .views import view_of_head
 
-__all__ = ["Tree", "read_roots", "read_session", "read_store"]
+__all__ = ["Tree", "read_lineage", "read_roots", "read_session", "read_store"]
 
 _PAGE = 4_096
 
@@ -129,6 +129,36 @@ async def _pages(
     while page := await store.heads(roots=roots, unfinished=unfinished, after=after, limit=_PAGE):
         yield page
         after = page[-1].agent
+
+
+async def read_lineage(url: str, agent: int) -> list[AgentView]:
+    """Return the agents from the root of ``agent`` down to itself, as ``read_store`` does; none where there is no such.
+
+    Only what is told of them is read. Checkpoints.
+
+    Raises:
+        UsageError, StoreError: as ``read_store``.
+    """
+    lineage: list[Head] = []
+    async with _read_only(url) as store:
+        statistics = await store.statistics()
+        tail = await read_tail(store, statistics.heads_seq)
+        while agent:
+            heads = await store.heads(agents=[agent])
+            if (heads[0].last_seq if heads else 0) < tail.last_seq.get(agent, 0):
+                behind: dict[int, Head | None] = {agent: heads[0] if heads else None}
+                heads = list((await later_heads(store, statistics.heads_seq, tail, behind)).values())
+            if not heads:
+                return []
+            lineage.append(heads[0])
+            agent = heads[0].parent
+        profiles = await _profiles(store, url, lineage)
+        owner = statistics.owner
+    owned = owner is not None and state_of(owner) != "dead"
+    return [
+        view_of_head(head, owned=owned, depth=depth, profile=profiles.get(head.profile))
+        for depth, head in enumerate(reversed(lineage))
+    ]
 
 
 async def read_session(url: str, agent: int) -> Session:

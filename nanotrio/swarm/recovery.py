@@ -144,7 +144,7 @@ def _head_of(session: Session, known: Head | None) -> Head:
 
 
 async def find_head(runtime: Runtime, address: int | str) -> Head:
-    """Return the true head of an agent that is not in memory: by id or ``NAME.N`` at once, else by looking at all.
+    """Return the true head of an agent that is not in memory: by id or ``NAME.N`` at once, else among all roots.
 
     Raises:
         UnknownAgentError: the store has no such agent.
@@ -162,7 +162,7 @@ async def find_head(runtime: Runtime, address: int | str) -> Head:
     elif isinstance(address, str):
         after = 0
         found = [head for head in runtime.cold.values() if address == head.uuid]
-        while not found and (page := await runtime.store.heads(after=after)):
+        while not found and (page := await runtime.store.heads(roots=True, after=after)):
             after = page[-1].agent
             found = [head for head in page if address == head.uuid]
         if found:

@@ -1,4 +1,4 @@
-"""A list of trees says what a look at every agent says, while the store is at work and after."""
+"""A list of trees, and a look at one agent, say what a look at all says, while the store is at work and after."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import nanotrio
 from nanotrio.models import Reply, ScriptedModel, reply_calls, reply_text
 from nanotrio.models.scripted import FREE, Conversation
 from nanotrio.stores import Batch, Store, open_store, this_process
-from nanotrio.swarm.reading import read_roots
+from nanotrio.swarm.reading import read_lineage, read_roots
 
 
 async def check_trees(url: str) -> list[int]:
@@ -28,6 +28,12 @@ async def check_trees(url: str) -> list[int]:
         assert tree.first_task == ("" if tree.root.task else first)
         if any(view.status in {"running", "pending"} for view in below):
             assert tree.is_unfinished
+    for view in agents:
+        lineage = await read_lineage(url, view.id)
+        assert [one.depth for one in lineage] == list(range(view.depth + 1))
+        assert lineage[-1] == view
+        assert [tree.root for tree in trees if tree.root.id == view.root] == [lineage[0]]
+    assert await read_lineage(url, agents[-1].id + 1) == []
     return [tree.agents for tree in trees]
 
 
