@@ -3,9 +3,10 @@
 Theory of operation
 -------------------
 A head has all that it takes to go on counting, so it is made a session without a conversation and the facts are applied
-to that, by the same code as ever. Two things a head does not tell: which mail was unread, and of which usage the parent
-was told. An agent that reads its mail, or settles, makes them known again; where neither happened and it matters, there
-is no answer here, and whoever asks reads the chain.
+to that, by the same code as ever. Three things a head does not tell: which mail was unread, whether such mail of a
+closed agent is to go back, and of which usage the parent was told. An agent that reads its mail, closes or settles
+makes them known again; where that did not happen and it matters, there is no answer here, and whoever asks reads the
+chain.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from .fact_form import decode_facts
 from .messages import NO_MESSAGES
 from .open_turn import Ended
-from .records import Head, Record, Settled, TurnEnded, TurnStarted
+from .records import Closed, Head, MailReturned, Record, Restarted, Settled, TurnEnded, TurnStarted
 from .session import Session
 
 __all__ = ["LaterHead"]
@@ -22,18 +23,19 @@ __all__ = ["LaterHead"]
 class LaterHead:
     """One agent's head while its later records are applied, oldest first; None for an agent that had no record yet."""
 
-    __slots__ = ("_head", "_is_fork", "_knows_mail", "_knows_report", "session")
+    __slots__ = ("_head", "_is_fork", "_knows_mail", "_knows_report", "_knows_return", "session")
 
     def __init__(self, agent: int, head: Head | None) -> None:
         self._head = head
         self._is_fork = False
-        self._knows_mail = self._knows_report = True
+        self._knows_mail = self._knows_report = self._knows_return = True
         self.session = Session(agent)
         if head is not None:
             # One that rests and has nothing to do has reported all, and its mail begins no turn.
             is_done = not head.unfinished
             self._knows_mail = is_done and head.status == "idle"
             self._knows_report = is_done or not head.parent
+            self._knows_return = is_done or head.status != "closed"
             self.session = _session_of(head)
 
     @property
@@ -58,6 +60,8 @@ class LaterHead:
         for fact in new:
             if type(fact) is Settled:
                 self._knows_report = True
+            elif type(fact) in (Closed, MailReturned, Restarted):
+                self._knows_return = True
             elif type(fact) is TurnStarted and self._head is not None and fact.read_seq >= self._head.last_seq:
                 self._knows_mail = True
         if session.messages:
@@ -71,7 +75,8 @@ class LaterHead:
         session, former = self.session, self._head
         if self._is_fork:
             return None
-        if not session.is_unfinished and not (self._knows_report and (self._knows_mail or session.status == "closed")):
+        knows_rest = self._knows_return if session.status == "closed" else self._knows_mail
+        if not (session.is_unfinished or session.owes_return or (self._knows_report and knows_rest)):
             return None
         if former is None:
             return session.head(model)

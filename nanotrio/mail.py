@@ -32,6 +32,11 @@ class Mail(msgspec.Struct, frozen=True, gc=False):
         """Whether an agent without a turn begins one for it; a warning waits, or it would spend what it warns about."""
         return self.kind != "warning"
 
+    @property
+    def goes_back(self) -> bool:
+        """Whether an agent wrote it, which is told where nobody reads it."""
+        return self.sender != 0 and self.kind not in ("child", "returned")
+
 
 NO_MAIL = cast("list[Mail]", ())
 """An empty box, the same for all: most sessions have one for most of their life. Never appended to."""

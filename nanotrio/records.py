@@ -252,9 +252,14 @@ class Restarted(msgspec.Struct, frozen=True, gc=False, tag="restarted", array_li
 
 
 class Closed(msgspec.Struct, frozen=True, gc=False, tag="closed", array_like=True):
-    """The agent takes no more mail."""
+    """The agent takes no more mail.
+
+    ``owes_return`` says that it has unread mail of agents that were not in memory: a later ``MailReturned`` of it goes
+    with their notices.
+    """
 
     reason: str
+    owes_return: bool = False
 
 
 Fact: TypeAlias = (
@@ -319,7 +324,8 @@ class Head(msgspec.Struct, frozen=True, gc=False, array_like=True):
     name: str
     status: Status
     unfinished: bool
-    """A turn is open or unsettled, unread mail waits, or the parent was not told of all costs: to be taken up again."""
+    """A turn is open or unsettled, unread mail waits or is to go back, or the parent was not told of all costs: to be
+    taken up again."""
     last_seq: int
     snapshot_seq: int
     """The newest record on the chain that begins with a snapshot, 0 for none."""

@@ -81,6 +81,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     """The open reservation of a model call in flight."""
     reported: tuple[Usage, int, int, int] = (Usage(), 0, 0, 0)
     """What the parent was told of so far: usage, spent, uncertain, unpriced."""
+    owes_return: bool = False  # closed, and its unread mail has not gone back yet
     task: str = ""
     """The beginning of the first prompt; empty only where none came, and then the agent takes no turn of its own."""
     created_us: int = 0
@@ -99,8 +100,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     """About how much the records since then say."""
     evicted: int = 0
     """How many messages, the first ones, are not in ``messages``; everything else of a session always is there."""
-    evicted_seq: int = 0
-    """The last record when they were dropped."""
+    evicted_seq: int = 0  # the last record when they were dropped
     packed: bytes = b""
     """These messages in one piece, where they were packed only."""
 
@@ -221,7 +221,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
             self.root,
             self.name,
             self.status,
-            self.is_unfinished or self.owes_report,
+            self.is_unfinished or self.owes_report or self.owes_return,
             self.last_seq,
             self.snapshot_seq,
             self.turns,
@@ -343,6 +343,7 @@ def _mail_taken(session: Session, fact: facts.MailTaken) -> None:
 
 def _mail_returned(session: Session, fact: facts.MailReturned) -> None:
     _take(session, lambda mail: mail.seq <= fact.read_seq)
+    session.owes_return = False
 
 
 def _reserved(session: Session, fact: facts.Reserved) -> None:
@@ -451,14 +452,14 @@ def _restarted(session: Session, _: facts.Restarted) -> None:
     session.uncertain_nano += session.reserved_nano
     session.reserved_nano = 0
     if session.status == "closed":
-        session.status = "idle"
+        session.status, session.owes_return = "idle", False
     if (turn := session.turn) is not None:
         turn.elapsed_us += max(0, session.former_us - turn.since_us)
         turn.since_us = session.updated_us
 
 
-def _closed(session: Session, _: facts.Closed) -> None:
-    session.status = "closed"
+def _closed(session: Session, fact: facts.Closed) -> None:
+    session.status, session.owes_return = "closed", fact.owes_return
 
 
 def _snapshot(session: Session, fact: facts.Snapshot) -> None:

@@ -107,6 +107,10 @@ class Life:
                 self.record(MailTaken((chance.choice(self.session.unread).seq,)))
             case 6 if chance.random() < 0.1:
                 self.record(MailReturned(self.session.last_seq), Closed("closed"))
+            case 9 if self.session.owes_return:
+                self.record(MailReturned(self.session.last_seq))
+            case 9 if chance.random() < 0.4 and self.session.turn is None and self.session.status != "closed":
+                self.record(Closed("closed", owes_return=bool(self.session.unread)))
             case 7 if chance.random() < 0.2:
                 self.record(LimitsSet(Limits(max_steps=6, budget_nano=chance.randrange(10**9))))
             case 8:

@@ -12,11 +12,11 @@ import trio
 from ..budget import Ledger
 from ..errors import ClosedError, UsageError
 from ..limits import Limits
-from ..records import Closed, Head, LimitsSet
+from ..records import Head, LimitsSet
 from .caps import BudgetView, budget_of, set_cap
 from .ending import end_children, end_trees
 from .events import Event
-from .mailroom import deliver, return_unread, wait_for
+from .mailroom import close_mailbox, deliver, wait_for
 from .node import Node
 from .outcome import AgentView, Outcome, outcome_of
 from .spawning import SpawnOptions
@@ -198,9 +198,8 @@ class Agent:
             return
         for each in node.subtree():  # of those that left memory it is written down as they come back
             if each.session.status != "closed":
-                return_unread(self._runtime, each)
                 reason = "closed by its user" if each is node else f"{node.name} is closed"
-                self._runtime.record(each, (Closed(reason),))
+                close_mailbox(self._runtime, each, reason)
         await self._runtime.journal.durable(self._runtime.append())
 
     def budget(self) -> BudgetView:

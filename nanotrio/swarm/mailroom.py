@@ -15,12 +15,12 @@ from .. import crash
 from ..errors import ClosedError, LimitError
 from ..limits import Limits
 from ..messages import clean_text
-from ..records import MailArrived, MailKind, MailReturned
+from ..records import Closed, MailArrived, MailKind, MailReturned
 from .node import Node
 from .pump import Parked, Pump
 from .runtime import Runtime
 
-__all__ = ["Waiter", "deliver", "return_unread", "wait_for", "write_mail"]
+__all__ = ["Waiter", "close_mailbox", "deliver", "return_unread", "senders_of", "wait_for", "write_mail"]
 
 
 class Waiter:
@@ -132,31 +132,49 @@ def write_mail(
     return MailArrived(kind, sender.id if sender else 0, text, sender.name if sender else "")
 
 
-def return_unread(runtime: Runtime, node: Node) -> None:
+def close_mailbox(runtime: Runtime, node: Node, reason: str) -> None:
+    """Record that the agent takes no more mail, and give back what it has not read.
+
+    Where that has to wait for a sender the record says so, and what is unread stays so: its return and the senders'
+    notices go in one group, or a crash between them would lose the notices.
+    """
+    is_done = return_unread(runtime, node)
+    runtime.record(node, (Closed(reason, not is_done),))
+    if not is_done:
+        runtime.residence.return_later(node)
+
+
+def senders_of(node: Node) -> list[int]:
+    """Return the agents that wrote what ``node`` has not read."""
+    return list(dict.fromkeys([mail.sender for mail in node.session.unread if mail.goes_back]))
+
+
+def return_unread(runtime: Runtime, node: Node, *, is_loaded: bool = False) -> bool:
     """Give what a closing agent has not read back to those who sent it, where they still take mail.
 
-    Who ended the agent itself is not written to.
+    Who ended the agent itself is not written to. Returns False, and records nothing, where a sender is not in memory,
+    unless all of them were loaded, or is interrupted.
     """
-    unread = [mail for mail in node.session.unread if mail.kind != "child"]
     if not node.session.unread:
-        return
+        return True
+    senders = {agent: runtime.residence.here(agent) for agent in senders_of(node)}
+    for sender in senders.values():
+        if (sender is None and not is_loaded) or (sender is not None and sender.sealed == "interrupted"):
+            return False
+    unread = [mail for mail in node.session.unread if mail.goes_back]
     runtime.record(node, (MailReturned(node.session.last_seq),))
     for mail in unread:
-        if not mail.sender or mail.kind == "returned":
+        sender = senders[mail.sender]
+        if sender is None or sender.sealed or sender.session.status == "closed":
             continue
         text = f"{node.name} closed without reading your message: {mail.text}"
-        sender = runtime.residence.here(mail.sender)
-        if sender is None:
-            runtime.residence.return_later(mail.sender, text)
-            continue
-        if sender.sealed or sender.session.status == "closed":
-            continue
         if any(each.is_told and each.parent is sender for each in node.lineage()):
             continue
         try:
             deliver(runtime, sender, "returned", None, text)
         except LimitError:
             continue
+    return True
 
 
 def notify(waiters: Iterable[Waiter]) -> None:

@@ -259,6 +259,8 @@ def _restart(runtime: Runtime, root: int, nodes: Sequence[Node], rows: Rows) -> 
     _report_ended(runtime, nodes)
     for node in nodes:
         session = node.session
+        if session.owes_return:
+            runtime.residence.return_later(node)
         if not session.is_unfinished:
             continue
         if session.turn is not None:

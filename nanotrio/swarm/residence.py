@@ -37,12 +37,13 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from ..errors import ClosedError, LimitError, StoreError
+from ..errors import ClosedError, StoreError
 from ..records import Closed, Head
 from .entering import Entry, enter, read_entries
-from .mailroom import Waiter, deliver
+from .mailroom import Waiter
 from .node import Node
 from .pump import Parked
+from .returns import Returns
 from .row_endings import RowEndings
 from .row_mail import RowMail
 from .settling import end_sealed
@@ -98,8 +99,7 @@ class Residence:
         self._idle: OrderedDict[int, Node] = OrderedDict()
         self._idle_roots: OrderedDict[int, Node] = OrderedDict()
         self._wanted: dict[int, list[_Request]] = {}
-        self._returns: list[tuple[int, str]] = []
-        """Texts for senders that are not in memory: what they wrote was not read."""
+        self._returns = Returns(runtime)
         self._endings = RowEndings()
         self.row_mail = RowMail(runtime, self._endings)
         self._parked: Parked | None = None
@@ -126,7 +126,7 @@ class Residence:
 
     @property
     def owes(self) -> bool:
-        """Whether something is on its way that nobody waits for: texts that go back, rows that are ended."""
+        """Whether something is on its way that nobody waits for: mail that goes back, rows that are ended."""
         return bool(self._returns or self._endings)
 
     def committed(self, heads: Sequence[Head]) -> None:
@@ -290,7 +290,7 @@ class Residence:
         if slots.is_short:
             await self._fetch_ahead()
         if self._returns:
-            await self._give_back()
+            await self._returns.give_back_some(self._load)
         if self._endings:
             await self._end_some()
         if not self._runtime.unfinished_roots and self._runtime.idle_waiters and not self.owes:
@@ -454,6 +454,7 @@ class Residence:
         """The swarm is interrupted: the store keeps what was pending."""
         self._runtime.slots.drop_rows()
         self._endings.clear()
+        self._returns.clear()
         for node in self._runtime.nodes.values():
             node.unfinished_children -= node.rows
             node.rows = 0
@@ -461,6 +462,15 @@ class Residence:
             for waiter in waiters:
                 waiter.notify()
         self.waiters.clear()
+
+    def return_later(self, node: Node) -> None:
+        """Give back what a closed agent has not read, once those who wrote it are in memory."""
+        self._returns.add(node)
+        self.stir()
+
+    async def give_back_of(self, node: Node) -> None:
+        """Do so for an agent and its ancestors now; checkpoints and errors are those of ``bring_in``."""
+        await self._returns.give_back_of(node, self.bring_in)
 
     def forget_waiter(self, agent: int, waiter: Waiter) -> None:
         """Who began to wait for a row waits no more, be the agent a row still or not."""
@@ -470,28 +480,6 @@ class Residence:
             waiters.remove(waiter)
             if not waiters:
                 self.waiters.pop(agent, None)
-
-    # Mail that goes back.
-
-    def return_later(self, sender: int, text: str) -> None:
-        """Tell an agent that is not in memory that what it wrote was not read."""
-        self._returns.append((sender, text))
-        self.stir()
-
-    async def _give_back(self) -> None:
-        runtime = self._runtime
-        some = self._returns[:_SLICE]
-        await self._load(list(dict.fromkeys([sender for sender, _ in some])))
-        for agent, text in some:
-            sender = runtime.nodes.get(agent)
-            if sender is None or sender.sealed or sender.session.status == "closed":
-                continue
-            try:
-                deliver(runtime, sender, "returned", None, text)
-            except LimitError:
-                continue
-        runtime.append()
-        del self._returns[:_SLICE]
 
 
 def _state_of(head: Head) -> tuple[int, int, int]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import crash
-from ..records import ChildEnded, Closed, Fact, Settled, TurnStarted
+from ..records import ChildEnded, Fact, Settled, TurnStarted
 from ..turn import Stop
 from .events import TurnFinished
-from .mailroom import notify, return_unread
+from .mailroom import close_mailbox, notify
 from .node import Node
 from .outcome import outcome_of
 from .runtime import Runtime
@@ -133,8 +133,7 @@ def _close(runtime: Runtime, node: Node) -> None:
         runtime.record(node, (TurnStarted(1, session.unread[0].seq if session.unread else session.last_seq),))
     if session.turn is not None:
         runtime.absorb(node, Stop("cancelled", reason))
-    return_unread(runtime, node)
-    runtime.record(node, (Closed(reason),))
+    close_mailbox(runtime, node, reason)
     if crash.here is not None:
         crash.here("after-cancel", node.id)
 

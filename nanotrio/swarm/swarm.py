@@ -231,6 +231,7 @@ class Swarm:
                 raise UnknownAgentError(f"no agent {address!r} in the store; nanotrio ls names those there are")
         while ending := [each for each in node.lineage() if each.sealed == "cancelled" and each.is_counted]:
             await wait_for(runtime, ending, "all", None)
+        await runtime.residence.give_back_of(node)
         runtime.residence.put_back(node)
         reopen(runtime, node)
         await runtime.journal.durable(runtime.append())
@@ -318,3 +319,5 @@ def reopen(runtime: Runtime, node: Node) -> None:
         each.is_told = False
         if each.session.status == "closed":
             runtime.absorb(each, Restart())
+            if each.session.has_news:  # which had not gone back yet, so it is read
+                runtime.wake(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import trio
@@ -11,20 +10,9 @@ import trio.testing
 from nanotrio.limits import Limits
 from nanotrio.messages import Usage
 from nanotrio.models.scripted import Conversation, Late
-from nanotrio.records import Record
 from nanotrio.stores import MemoryStore
-from nanotrio.testing import UnreliableStore, assert_prefix
-from tests.swarm.worlds import DEAR, by_task, check_all_is_given_back, late, opened, reply_text
-
-
-class SlowToRead(UnreliableStore):
-    """Reads of chains take ``seconds``."""
-
-    seconds = 0.0
-
-    async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
-        await trio.sleep(self.seconds)
-        return await super().load(ends)
+from nanotrio.testing import assert_prefix
+from tests.swarm.worlds import DEAR, SlowToRead, by_task, check_all_is_given_back, late, opened, reply_text
 
 
 async def test_killed_while_a_transcript_is_read_a_tree_goes_on(autojump_clock: trio.testing.MockClock) -> None:

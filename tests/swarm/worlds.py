@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import trio
+
 import nanotrio
 from nanotrio.messages import Message
 from nanotrio.models.model import Price
 from nanotrio.models.scripted import FREE, Conversation, Late, ScriptedModel, reply_calls, reply_text
+from nanotrio.records import Record
 from nanotrio.session import Session
 from nanotrio.stores import MemoryStore
 from nanotrio.stores.store import Store
@@ -24,6 +27,7 @@ DEAR = Price(1_000, 1_000, 1_000, 1_000)
 
 __all__ = [
     "DEAR",
+    "SlowToRead",
     "by_task",
     "check_all_is_given_back",
     "check_store_holds_the_live_state",
@@ -35,6 +39,16 @@ __all__ = [
     "sessions_in",
     "taped_store",
 ]
+
+
+class SlowToRead(UnreliableStore):
+    """Reads of chains take ``seconds``."""
+
+    seconds = 0.0
+
+    async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
+        await trio.sleep(self.seconds)
+        return await super().load(ends)
 
 
 def late(seconds: float, text: str = "late") -> Late:
