@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from nanotrio import Agent, Approval, Limits, Swarm, open_swarm
-from nanotrio.errors import UnknownAgentError, UsageError
+from nanotrio.errors import UsageError
 from nanotrio.limits import nano_usd
 from nanotrio.swarm.result import check_schema
 from nanotrio.tools import standard_tools
@@ -44,8 +44,6 @@ class Place(msgspec.Struct, frozen=True):
     found: Found | None = None
     """Set where an earlier session goes on, or is forked."""
     is_fork: bool = False
-    is_id_given: bool = False
-    """By a person, so that a session of the store may have it already."""
     own_file: Path | None = None
     """The store that this run makes for itself."""
 
@@ -94,10 +92,12 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
 def _new_place(options: RunOptions, environment: Mapping[str, str]) -> Place:
     session_id = options.session_id or str(uuid.uuid4())
     if options.store:
-        return Place(options.store, session_id, is_id_given=options.session_id is not None)
+        return Place(options.store, session_id)
     folder = DataFolder(environment)
     if options.session_id and any(session_id in url for url in folder.stores()):
-        raise CommandError(_taken(session_id))
+        raise CommandError(
+            f"there is a session {session_id} already; resume it (nanotrio -r {session_id}), or choose another id"
+        )
     path = folder.new_run(session_id)
     return Place(f"sqlite:{path}", session_id, own_file=path)
 
@@ -167,20 +167,8 @@ def result_schema(options: RunOptions | MapRunOptions) -> dict[str, Any] | None:
     return schema
 
 
-def _taken(session_id: str) -> str:
-    return f"there is a session {session_id} already; go on with it by -r, or choose another id"
-
-
 async def begin(swarm: Swarm, place: Place, prompt: str, schema: dict[str, Any] | None = None) -> Agent:
-    """Spawn the session's root.
-
-    Raises:
-        CommandError: the id that was given for it is taken.
-    """
-    if place.is_id_given:
-        with suppress(UnknownAgentError):
-            await swarm.find(place.session_id)
-            raise CommandError(_taken(place.session_id))
+    """Spawn the session's root."""
     return await swarm.spawn(prompt, uuid=place.session_id, result_type=schema)
 
 

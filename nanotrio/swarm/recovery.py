@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from .. import crash
-from ..errors import UnknownAgentError, UnknownToolError
+from ..errors import UnknownAgentError, UnknownToolError, UsageError
 from ..later_head import LaterHead
+from ..messages import clean_text
 from ..records import Head, Profile, Settled
 from ..session import Session
 from ..stores import Births, Store, Tail, read_tail
@@ -27,7 +28,7 @@ from .settling import end_sealed, report
 from .unresumed import may_be_row
 from .warnings import warn_of_uncertain
 
-__all__ = ["find_head", "later_heads", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
+__all__ = ["check_uuid", "find_head", "later_heads", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
 
 _SLICE = 256
 _HEADS_SLICE = 4_096
@@ -144,7 +145,7 @@ def _head_of(session: Session, known: Head | None) -> Head:
 
 
 async def find_head(runtime: Runtime, address: int | str) -> Head:
-    """Return the true head of an agent that is not in memory: by id or ``NAME.N`` at once, else among all roots.
+    """Return the true head of an agent that is not in memory: by id or ``NAME.N`` at once, else by its uuid.
 
     Raises:
         UnknownAgentError: the store has no such agent.
@@ -160,14 +161,37 @@ async def find_head(runtime: Runtime, address: int | str) -> Head:
         if heads and address in (agent, number, heads[0].name):
             return heads[0]
     elif isinstance(address, str):
-        after = 0
-        found = [head for head in runtime.cold.values() if address == head.uuid]
-        while not found and (page := await runtime.store.heads(roots=True, after=after)):
-            after = page[-1].agent
-            found = [head for head in page if address == head.uuid]
-        if found:
-            return found[0]
+        head = await _find_root(runtime, address)
+        if head is not None:
+            return head
     raise UnknownAgentError(f"no agent {address!r} in the store; nanotrio ls names those there are")
+
+
+async def _find_root(runtime: Runtime, uuid: str) -> Head | None:
+    """Return the true head of the root of that uuid, looking at roots alone; None where there is none."""
+    after = 0
+    found = [head for head in runtime.cold.values() if head.uuid == uuid]
+    while not found and (page := await runtime.store.heads(roots=True, after=after)):
+        after = page[-1].agent
+        found = [head for head in page if head.uuid == uuid]
+    return runtime.cold.get(found[0].agent, found[0]) if found else None
+
+
+async def check_uuid(runtime: Runtime, uuid: str) -> None:
+    """Refuse the uuid of a new root where one has it already, in memory or in the store.
+
+    Raises:
+        UsageError: so it is; names the session, and says how to go on with it.
+    """
+    uuid = clean_text(uuid)
+    head = await _find_root(runtime, uuid)
+    names = [node.name for node in runtime.nodes.values() if node.session.uuid == uuid]
+    if head is not None:
+        names.append(head.name)
+    if names:
+        raise UsageError(
+            f"there is a session {uuid} already ({names[0]}); resume it (nanotrio -r {uuid}), or choose another id"
+        )
 
 
 async def resume_tree(runtime: Runtime, root: int) -> None:

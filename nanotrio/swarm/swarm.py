@@ -23,7 +23,7 @@ from .mapping import MapResults, open_map
 from .node import Node
 from .outcome import AgentView
 from .pump import QUOTA
-from .recovery import find_head, resume_tree
+from .recovery import check_uuid, find_head, resume_tree
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
 from .views import view_of, view_of_head
@@ -72,7 +72,7 @@ class Swarm:
         Checkpoints. Cancelled, the agent may have been started.
 
         Raises:
-            UsageError: a value that cannot be used; nothing was started.
+            UsageError: a value that cannot be used, or the uuid of a session that there is; nothing was started.
             LimitError: a bound or budget of the lineage refuses it.
             ModelError: the model's key is missing.
         """
@@ -87,6 +87,8 @@ class Swarm:
         await self._runtime.journal.room()
         if len(prompts) >= QUOTA:
             await self._runtime.pump.long_turn()
+        if parent is None and (uuid := options.get("uuid")):
+            await check_uuid(self._runtime, uuid)
         agents = self.spawn_below_nowait(parent, prompts, options)
         await self._runtime.journal.durable(self._runtime.append())
         return agents
@@ -245,7 +247,7 @@ class Swarm:
         Raises:
             UnknownAgentError: the store has no such agent.
             UnknownToolError: it uses a tool that is not registered; nothing was made.
-            UsageError: no turn of it has ended.
+            UsageError: no turn of it has ended, or there is a session of that uuid.
         """
         self._check_open()
         runtime = self._runtime
@@ -258,6 +260,8 @@ class Swarm:
             node = runtime.nodes.get(head.agent)
         if node is not None:
             await runtime.transcripts.restore(node)
+        if uuid:
+            await check_uuid(runtime, uuid)
         made = await fork_stored(runtime, head, uuid) if node is None else fork_live(runtime, node, uuid)
         await runtime.journal.durable(runtime.append())
         return Agent(self, made)

@@ -307,8 +307,21 @@ def test_an_id_that_a_session_has_is_refused(command: Command, where: tuple[str,
     done = command.run("-p", "second", *given)
 
     assert (done.returncode, done.stdout) == (1, b"")
-    assert f"there is a session {given[1]} already; go on with it by -r".encode() in done.stderr
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(f"nanotrio: there is a session {given[1]} already")
+    assert line.endswith(f"; resume it (nanotrio -r {given[1]}), or choose another id")
     assert len(command.listed(*where)) == 1
+
+
+def test_an_id_that_an_unfinished_session_has_is_refused(command: Command) -> None:
+    given = ("--session-id", "01234567-89ab-cdef-0123-456789abcdef", "--store", "sqlite:one.db")
+    command.ask("family", SKIP, "--max-wait-seconds", "1.5", *given)
+    before = command.listed("--all", *given[2:])
+
+    done = command.run("-p", "second", *given)
+
+    assert (done.returncode, b"already (agent.1)" in done.stderr) == (1, True)
+    assert command.listed("--all", *given[2:]) == before
 
 
 def test_two_shells_at_once_do_not_collide(command: Command) -> None:
