@@ -236,7 +236,7 @@ class _Map:
             await sink.write(encode_line(result_line(result)))
             self._written += 1
             if result.status != "completed" and not self._first_failure:
-                self._first_failure = _failure(result)
+                self._first_failure = _failure(result, self._work.items.where(result.item))
         self._is_whole = True
 
     async def _watch(self, results: MapResults, sink: Sink, progress: MapProgress) -> None:
@@ -323,6 +323,7 @@ def _items(count: int) -> str:
     return f"{count:,} item{'' if count == 1 else 's'}"
 
 
-def _failure(result: MapResult) -> str:
-    reason, name = result.reason or result.status, f"item {result.index}"
-    return reason if reason.startswith(f"{name} ") else f"{name}: {reason}"
+def _failure(result: MapResult, where: str) -> str:
+    """Return how an item failed, by its line or its file; of one without a prompt the reason names that already."""
+    reason = (result.reason or result.status).removeprefix(f"item {result.index} has no prompt: ")
+    return reason if reason.startswith(f"{where}: ") else f"{where}: {reason}"

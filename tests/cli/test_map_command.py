@@ -47,7 +47,7 @@ def test_each_line_is_an_item_and_a_result_is_a_line(mapped: Command) -> None:
     assert (third["status"], third["result"], third["error"], third["attempts"]) == ("failed", None, "no such thing", 2)
     (summary,) = told(done)
     assert summary.startswith("3 items: 2 completed, 1 failed; $0.0")
-    assert summary.endswith("; the first failure is item 2: no such thing")
+    assert summary.endswith("; the first failure is items.txt:4: no such thing")
     for line in (first, second, third):
         shown = mapped.run("show", f"{mapped.listed()[0]['session_id']}/{line['agent']}")
         assert shown.returncode == 0
@@ -148,6 +148,9 @@ def test_standard_input_is_read_as_it_comes(mapped: Command) -> None:
         process.stdin.close()
         bad, last = [json.loads(line) for line in process.stdout]
         assert process.wait(20) == 1
+        assert process.stderr is not None
+        said = "; the first failure is standard input:3: byte 0xff at place 1 is not UTF-8\n"
+        assert process.stderr.read().decode().endswith(said)
     assert bad["error"] == "item 2 has no prompt: standard input:3: byte 0xff at place 1 is not UTF-8"
     assert (bad["status"], bad["attempts"], bad["agent"]) == ("failed", 0, None)
     assert last["result"] == "you said: say last"
@@ -310,6 +313,23 @@ def test_many_items_are_mapped_and_mapped_again_from_the_store(mapped: Command) 
     assert f"; {number:,} were done before;".encode() in errors
     assert output.read_bytes() == before
     assert output.stat().st_mtime_ns == written, "what stands there is not written again"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("i.csv", 'a,b\n"one\ntwo",1\n\nfail,2\n', "i.csv:5"),
+        ("i.jsonl", '\n{"a": "one"}\n\n{"a": "fail"}\n', "i.jsonl:4"),
+        ("*.md", "fail", "kept.md"),
+    ],
+)
+def test_the_first_failure_is_told_by_its_line_or_file(mapped: Command, name: str, text: str, where: str) -> None:
+    put(mapped, name.replace("*", "kept"), text)
+    prompt = "{text}" if "*" in name else "{a}"
+    for _ in range(2):  # the second time from the store
+        assert told(mapped.run("map", name, "--prompt", prompt))[-1].endswith(
+            f"; the first failure is {where}: no such thing"
+        )
 
 
 def test_a_failed_item_stays_failed_until_it_is_asked_for(mapped: Command) -> None:
