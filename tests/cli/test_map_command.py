@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from typing import Any
 
 import pytest
 
@@ -373,6 +374,25 @@ def test_a_list_of_sessions_shows_what_a_job_is_about_and_whether_it_is_done(map
     assert listed() == ["3", "interrupted", "map: one"]
     assert mapped.run(*arguments).returncode == 0
     assert listed() == ["3", "idle", "map: one"]
+
+
+def test_inputs_of_one_command_are_one_job_and_each_item_has_its_own_result(mapped: Command) -> None:
+    def results(text: bytes, *more: str) -> tuple[list[tuple[Any, ...]], str]:
+        done = mapped.run("map", "-", "--prompt", "say {item}", *more, text=text)
+        return [(line["item"], line["result"], line["agent"].partition(".")[2]) for line in lines_of(done)], told(done)[
+            -1
+        ]
+
+    first, _ = results(b"a\nb\nc\n")
+    second, said = results(b"x\nb\n")
+    assert first == [("a", "you said: say a", "2"), ("b", "you said: say b", "3"), ("c", "you said: say c", "4")]
+    assert second == [("x", "you said: say x", "5"), first[1]]
+    assert "1 were done before" in said
+    again, said = results(b"a\nb\nc\n")
+    assert (again, "3 were done before" in said) == (first, True)
+    assert len(mapped.listed()) == 1
+    apart, said = results(b"x\nb\n", "--store", "sqlite:apart.db")
+    assert ([agent for *_, agent in apart], "before" in said) == (["2", "3"], False)
 
 
 def test_a_signal_ends_it_while_standard_input_says_nothing(mapped: Command) -> None:
