@@ -166,7 +166,9 @@ def decode_facts(data: bytes) -> tuple[Fact, ...]:
         for row in rows if isinstance(rows, list) else ():
             if isinstance(row, list) and row and row[0] not in _KINDS:
                 raise RecordError(
-                    f"a record holds a fact of kind {row[0]!r}, which this version of nanotrio does not know; "
-                    "open the store with the version that wrote it"
+                    f"a record holds a fact of the kind {row[0]!r}, which this version does not know; "
+                    "open the store with the nanotrio that wrote it"
                 ) from error
-        raise RecordError(f"a record does not have the form of facts: {error}") from error
+        raise RecordError(
+            f"a record has not the form of facts ({error}); open the store with the nanotrio that wrote it"
+        ) from error

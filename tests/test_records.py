@@ -120,7 +120,7 @@ def test_an_older_writers_missing_fields_have_their_defaults() -> None:
 
 
 def test_an_unknown_kind_is_refused_by_name() -> None:
-    with pytest.raises(RecordError, match=r"'teleported'.*open the store with the version that wrote it"):
+    with pytest.raises(RecordError, match=r"'teleported'.*open the store with the nanotrio that wrote it"):
         decode_facts(cbor2.dumps([["settled"], ["teleported", 1]]))
 
 

@@ -44,7 +44,7 @@ from .postgres_connection import TrioConnection, connect
 from .postgres_pool import PostgresPool
 from .postgres_rows import catch_up, make_rows, row_statement
 from .postgres_schema import check_schema, explain, make_schema, schema_of, upgrade
-from .refusals import check_acquirable, check_open, check_order
+from .refusals import check_acquirable, check_open, check_order, unreadable_head
 from .store import Batch, Owner, StoreStatistics, Tenure
 
 __all__ = ["PostgresStore"]
@@ -227,7 +227,7 @@ class PostgresStore:
         try:
             return [_head_decoder.decode(body) for (body,) in rows]
         except msgspec.DecodeError as error:
-            raise StoreDamagedError(f"a head in {self.address.url} cannot be read: {error}") from error
+            raise unreadable_head(self.address.url, error) from error
 
     async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
         """Return whole chains; see ``Store.load``. The server walks them, up to some 16,000 records a round trip."""

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from ..errors import StoreDamagedError, StoreError
 from ..records import Record
 
-__all__ = ["check_acquirable", "check_open", "check_order"]
+__all__ = ["check_acquirable", "check_open", "check_order", "unreadable_head"]
+
+
+def unreadable_head(url: str, error: Exception) -> StoreDamagedError:
+    """Say that another version wrote a head, or that it is damaged, and what to do."""
+    return StoreDamagedError(
+        f"{url} has a head that this version cannot read ({error}); `nanotrio store repair {url}` makes heads anew"
+    )
 
 
 def check_open(place: object, *, closed: bool) -> None:

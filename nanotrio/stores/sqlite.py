@@ -38,7 +38,7 @@ from ..records import Head, Record
 from .chains import Chains
 from .owner import refuse_if_alive
 from .place import file_identity, file_size
-from .refusals import check_acquirable, check_open, check_order
+from .refusals import check_acquirable, check_open, check_order, unreadable_head
 from .sqlite_file import FRONT, check_file, connect, explain, make_store, record_of, upgrade
 from .sqlite_rows import catch_up, write_rows
 from .store import Batch, Owner, StoreStatistics, Tenure
@@ -172,7 +172,7 @@ class SqliteStore:
             try:
                 return [_head_decoder.decode(body) for (body,) in db.execute(query, bindings)]
             except msgspec.DecodeError as error:
-                raise StoreDamagedError(f"a head in {self.path} cannot be read: {error}") from error
+                raise unreadable_head(f"sqlite:{self.path}", error) from error
 
         few = limit <= _INLINE_ROWS and not roots  # those are looked for among all
         return await self._read(read, inline=few or (agents is not None and len(agents) <= _INLINE_ROWS))

@@ -203,5 +203,10 @@ def explain(error: apsw.Error, path: Path | str) -> StoreError:
             return StoreError(f"{path} cannot be opened; check that the file and its folder are there and permitted")
         case apsw.IOError():
             return StoreError(f"the disk that holds {path} failed ({error}); see the system's log")
+        case apsw.SQLError() if "no such" in str(error):
+            return StoreDamagedError(
+                f"{path} has not the tables of this version ({error}); open it with the nanotrio that wrote it, "
+                "or move it away"
+            )
         case _:
             return StoreError(f"SQLite failed on {path}: {type(error).__name__}: {error}")

@@ -50,7 +50,7 @@ async def read_contents(store: Store, seqs: set[int]) -> dict[int, bytes]:
             if isinstance(fact, Content):
                 bodies[seq] = fact.body
     if missing := [seq for seq in wanted if seq not in bodies]:
-        raise StoreDamagedError(f"record {missing[0]} should hold content and does not; the store is damaged")
+        raise StoreDamagedError(f"record {missing[0]} should hold content and does not; put a copy of the store back")
     return bodies
 
 
@@ -66,8 +66,8 @@ async def read_profiles(store: Store, seqs: set[int]) -> dict[int, Profile]:
             profiles[seq] = msgspec.convert(cbor2.loads(body), Profile)
         except (msgspec.ValidationError, cbor2.CBORDecodeError) as error:
             raise StoreDamagedError(
-                f"record {seq} holds a profile that this version cannot read ({error}); open the store with "
-                "the version that wrote it, or put a copy back"
+                f"record {seq} is a profile of another form; open the store with the nanotrio that wrote it, "
+                "or move it away"
             ) from error
     return profiles
 

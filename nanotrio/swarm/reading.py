@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from ..errors import StoreDamagedError, UnknownAgentError
-from ..records import Head, Profile
+from ..errors import RecordError, StoreDamagedError, UnknownAgentError
+from ..records import Head
 from ..session import Session
-from ..stores import Births, Store, open_store, read_tail, state_of
+from ..stores import Births, Store, open_store, parse_url, read_tail, state_of
 from .entering import load_sessions, read_profiles
 from .outcome import AgentView
 from .recovery import later_heads, read_heads, tail_heads
@@ -48,7 +48,7 @@ async def read_store(url: str) -> list[AgentView]:
         statistics = await store.statistics()
         _, tail = await tail_heads(store, statistics.heads_seq)
         heads = await read_heads(store, tail)
-        profiles = await _profiles(store, url, heads)
+        profiles = await read_profiles(store, {head.profile for head in heads})
         owner = statistics.owner
     owned = owner is not None and state_of(owner) != "dead"
     depths: dict[int, int] = {0: -1}
@@ -91,7 +91,7 @@ async def read_roots(url: str) -> list[Tree]:
         unfinished.update([head.root for head in new if head.unfinished and head.parent])
         roots = {agent: births.counted(roots[agent]) for agent in sorted(roots)}
         firsts = {agent: await _first_task(store, head, new) for agent, head in roots.items() if not head.task}
-        profiles = await _profiles(store, url, list(roots.values()))
+        profiles = await read_profiles(store, {head.profile for head in roots.values()})
         owner = statistics.owner
     owned = owner is not None and state_of(owner) != "dead"
     trees = []
@@ -152,7 +152,7 @@ async def read_lineage(url: str, agent: int) -> list[AgentView]:
                 return []
             lineage.append(heads[0])
             agent = heads[0].parent
-        profiles = await _profiles(store, url, lineage)
+        profiles = await read_profiles(store, {head.profile for head in lineage})
         owner = statistics.owner
     owned = owner is not None and state_of(owner) != "dead"
     return [
@@ -183,12 +183,11 @@ async def _read_only(url: str) -> AsyncIterator[Store]:
     store = await open_store(url, read_only=True)
     try:
         yield store
+    except (RecordError, StoreDamagedError) as error:
+        address = parse_url(url)
+        place = address.server.url if address.server else str(address.path)
+        if place in str(error):
+            raise
+        raise type(error)(f"{address.url}: {error}") from error  # it only tells of a record
     finally:
         await store.aclose()
-
-
-async def _profiles(store: Store, url: str, heads: Sequence[Head]) -> dict[int, Profile]:
-    try:
-        return await read_profiles(store, {head.profile for head in heads})
-    except StoreDamagedError as error:
-        raise StoreDamagedError(f"{url}: {error}") from error

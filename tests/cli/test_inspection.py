@@ -5,6 +5,7 @@ import os
 import sqlite3
 from contextlib import closing
 
+import pytest
 import trio
 
 import nanotrio
@@ -96,7 +97,36 @@ def test_one_store_of_another_form_does_not_hide_the_others(command: Command) ->
     assert b"again" in done.stdout
     (line,) = done.stderr.decode().splitlines()
     assert bad.name in line
-    assert "holds a profile that this version cannot read" in line
+    said = "record 2 is a profile of another form; open the store with the nanotrio that wrote it, or move it away"
+    assert line == f"nanotrio: sqlite:{bad}: {said}"
+
+
+OF_ANOTHER_FORM = {
+    "UPDATE heads SET body = '[1, 2]'": "sqlite:{bad} has a head that this version cannot read (Expected `array` of at "
+    "least length 8, got 2); `nanotrio store repair sqlite:{bad}` makes heads anew",
+    "DROP TABLE heads": "{bad} has not the tables of this version (no such table: heads); open it with the nanotrio "
+    "that wrote it, or move it away",
+    "UPDATE heads SET body = json_set(body, '$[21]', 3)": "sqlite:{bad}: record 3 should hold content and does not; "
+    "put a copy of the store back",
+    "UPDATE mark SET heads_seq = 0; DELETE FROM heads; UPDATE log SET body = CAST(replace(body, x'6773706177', "
+    "x'6773706100') AS BLOB)": "sqlite:{bad}: a record holds a fact of the kind 'spa\\x00ned', which this version does "
+    "not know; open the store with the nanotrio that wrote it",
+}
+"""What is done to a store, and what is said of it."""
+
+
+@pytest.mark.parametrize("change", OF_ANOTHER_FORM, ids=["head", "table", "content", "fact"])
+def test_a_store_that_cannot_be_read_is_told_in_one_line_with_its_place_and_what_to_do(
+    command: Command, change: str
+) -> None:
+    command.run("-p", "hello")
+    (bad,) = (command.data / "runs").glob("*.db")
+    with closing(sqlite3.connect(bad)) as store:
+        store.executescript(change)
+    there = ("--store", f"sqlite:{bad}")
+    for arguments in (("ls",), ("ls", "--all"), ("ls", *there), ("show", "1", *there)):
+        (line,) = command.run(*arguments).stderr.decode().splitlines()
+        assert line == "nanotrio: " + OF_ANOTHER_FORM[change].format(bad=bad)
 
 
 def test_agents_are_named_by_session_and_name(command: Command) -> None:
