@@ -24,7 +24,7 @@ _SLICE = 256
 
 _log = logging.getLogger("nanotrio")
 
-BringIn: TypeAlias = Callable[[Sequence[int]], Awaitable[None]]
+Loader: TypeAlias = Callable[[Sequence[int]], Awaitable[None]]
 """Has agents in memory until the next await."""
 
 
@@ -48,7 +48,7 @@ class Returns:
         """Leave it to whoever opens the store next."""
         self._owing.clear()
 
-    async def give_back_some(self, bring_in: BringIn) -> None:
+    async def give_back_some(self, bring_in: Loader) -> None:
         """Give back what some of them have not read. Where a sender cannot be had the store goes on saying they owe it.
 
         Raises:
@@ -61,7 +61,7 @@ class Returns:
                 _log.warning("what %s has not read cannot go back before its tree is resumed: %s", node.name, error)
             self._owing.pop(node.id, None)
 
-    async def give_back_of(self, node: Node, bring_in: BringIn) -> None:
+    async def give_back_of(self, node: Node, bring_in: Loader) -> None:
         """Give back what the agent and its ancestors have not read. Checkpoints only where somebody is brought in.
 
         Raises:
@@ -69,7 +69,7 @@ class Returns:
         """
         await self._give_back([each for each in node.lineage() if each.session.owes_return], bring_in)
 
-    async def _give_back(self, nodes: Sequence[Node], bring_in: BringIn) -> None:
+    async def _give_back(self, nodes: Sequence[Node], bring_in: Loader) -> None:
         await bring_in([agent for node in nodes for agent in senders_of(node)])
         for node in nodes:
             if node.session.owes_return:
