@@ -3,7 +3,8 @@
 Measured: at its defaults the collector costs a fifth of an agent's time, and stalls the loop for 50 ms and more, since
 it looks again and again at what lives long. What exists when the swarm opens is set aside, the thresholds are changed,
 and once many agents are at work the young are passed over (``collector.py``); values that cannot form cycles are not
-tracked at all (``gc=False``).
+tracked at all (``gc=False``). What a swarm leaves behind is in cycles, and would be set aside unseen by the next one
+that opens; so where the process has grown by a quarter since then, and by much, all is looked at first.
 
 A thread that wants the interpreter's lock asks for it after it has waited a whole switch interval, 5 ms by default. A
 busy loop lets go of the lock for a microsecond in every pass, to look for events; a pass that is shorter than the
@@ -24,7 +25,11 @@ __all__ = ["tuned_interpreter"]
 
 _THRESHOLDS = (5_000, 2_000, 1_000)
 _SWITCH_SECONDS = 0.001
+_MUCH_BLOCKS = 100_000
+"""Pieces of memory: of some thousand agents."""
 _open = 0
+_blocks = 0
+"""How many there were when all was looked at, or when the first swarm was opened."""
 
 
 @contextmanager
@@ -41,6 +46,7 @@ def tuned_interpreter() -> Iterator[None]:
     try:
         with ExitStack() as undo:
             if tunes_collector:
+                _look_if_grown()
                 gc.freeze()
                 undo.callback(gc.unfreeze)
                 gc.set_threshold(*_THRESHOLDS)
@@ -52,3 +58,12 @@ def tuned_interpreter() -> Iterator[None]:
             yield
     finally:
         _open -= 1
+
+
+def _look_if_grown() -> None:
+    global _blocks  # noqa: PLW0603
+    blocks = sys.getallocatedblocks()
+    if _blocks and blocks - _blocks >= max(_blocks // 4, _MUCH_BLOCKS):
+        gc.collect()
+        _blocks = sys.getallocatedblocks()
+    _blocks = _blocks or blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from nanotrio.swarm import interpreter
 from nanotrio.swarm.collector import Collector
 
 _MB = 1 << 20
@@ -88,3 +90,22 @@ async def test_all_is_looked_at_once_the_process_has_grown_and_then_only_after_i
         gc.collect(0)
         await trio.testing.wait_all_tasks_blocked()
         assert cycle() is None
+
+
+def test_what_one_swarm_after_another_leaves_in_cycles_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "_MUCH_BLOCKS", 0)
+    monkeypatch.setattr(interpreter, "_blocks", 0)
+    gc.set_threshold(700, 10, 10)  # others are a program's own, which it keeps
+    left: list[weakref.ref[Cycle]] = []
+    with interpreter.tuned_interpreter():
+        pass
+    grown = sys.getallocatedblocks() // 2
+    for _ in range(3):
+        with interpreter.tuned_interpreter():
+            gc.set_threshold(1_000_000, 1_000, 1_000)
+            cycle = Cycle()
+            cycle.held = [float(number) for number in range(grown)]  # type: ignore[attr-defined]
+            left.append(weakref.ref(cycle))
+            del cycle
+        gc.set_threshold(700, 10, 10)
+    assert [each() is None for each in left] == [True, True, False]
