@@ -90,14 +90,14 @@ def begin_job(runtime: Runtime, options: SpawnOptions) -> Node:
         UsageError: a value that cannot be used; nothing was recorded.
     """
     profile = profile_of(runtime, None, options)
-    name = options.get("name", "map")
+    name = options.get("name") or "map"
     check_budget(None, runtime.model(profile.model), name, profile.limits.budget_nano)
     agent = runtime.next_agent
     session = Session(agent)
     node = make_node(runtime, session, None, profile)
     runtime.next_agent += 1
     seq = profile_seq(runtime, profile)
-    spawned = Spawned(0, agent, 0, f"{name}.{agent}", seq, options.get("uuid", ""))
+    spawned = Spawned(0, agent, 0, f"{name}.{agent}", seq, options.get("uuid") or "")
     runtime.record(node, (spawned, Settled()))
     node.ledger.owner = session.name
     runtime.residence.taken_up.add(agent)

@@ -50,6 +50,9 @@ class SpawnOptions(TypedDict, total=False):
     """Names the session of a root, in place of a new one."""
 
 
+_TEXTS = ("name", "model", "system", "permission_mode", "uuid")
+
+
 def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> Profile:
     """Return what ``options`` come to below ``parent``.
 
@@ -60,6 +63,11 @@ def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> 
         raise UsageError(
             f"spawn takes no {', '.join(sorted(unknown))}; it takes {', '.join(SpawnOptions.__annotations__)}"
         )
+    for name in _TEXTS:
+        if not isinstance(value := options.get(name, ""), str | None):
+            raise UsageError(f"{name} is of the type {type(value).__name__}; give a text")
+    if parent is not None and options.get("uuid"):
+        raise UsageError("uuid names the session of a root, and this is a child; leave it out")
     settings = runtime.settings
     above = parent.profile if parent else None
     return Profile(

@@ -87,7 +87,7 @@ class Swarm:
         await self._runtime.journal.room()
         if len(prompts) >= QUOTA:
             await self._runtime.pump.long_turn()
-        if parent is None and (uuid := options.get("uuid")):
+        if parent is None and isinstance(uuid := options.get("uuid"), str) and uuid:
             await check_uuid(self._runtime, uuid)
         agents = self.spawn_below_nowait(parent, prompts, options)
         await self._runtime.journal.durable(self._runtime.append())
@@ -103,13 +103,13 @@ class Swarm:
             runtime.residence.put_back(parent)
         profile = profile_of(runtime, parent, options)
         check_room(runtime, parent, len(prompts))
-        name = names[0] if names else options.get("name", "agent")
+        name = names[0] if names else options.get("name") or "agent"
         cleaned = check_spawn(runtime, parent, prompts, name, profile)  # all of them, before the first is made
         made: list[Node | Head] = []
         if names:
             made += [spawn_nowait(runtime, parent, *each, profile) for each in zip(cleaned, names, strict=True)]
         else:
-            made = spawn_alike(runtime, parent, cleaned, name, profile, options.get("uuid", ""))
+            made = spawn_alike(runtime, parent, cleaned, name, profile, options.get("uuid") or "")
         root = parent.root.session.uuid if parent is not None else ""
         return [Agent(self, each, root) for each in made]
 
