@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nanotrio.errors import RecordError
@@ -137,6 +137,7 @@ def test_reports_sum_to_the_total() -> None:
     assert told == session.spent_nano == 303
 
 
+@example(798906452, 25)  # closed, restarted and closed again
 @given(SEEDS, st.integers(1, 60))
 def test_unread_mail_is_only_ever_consumed_or_returned(seed: int, rounds: int) -> None:
     life = Life(seed)
