@@ -92,6 +92,7 @@ def _some_log(chance: random.Random, count: int) -> list[Record]:
     return records
 
 
+@pytest.mark.deadline(600)
 async def test_whatever_happens_in_any_order_the_rows_are_those_of_sqlite(postgres: Server, tmp_path: Path) -> None:
     for seed in range(counts.FAULTS // 2):
         chance = random.Random(seed)
