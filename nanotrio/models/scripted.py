@@ -355,7 +355,7 @@ class ScriptedModel:
         finally:
             self.waiting -= 1
         if isinstance(answer, ModelError):
-            raise answer
+            raise answer.with_traceback(None)  # one error may be the answer to many: it would grow by each
         if emit is not None:
             for delta in _deltas(answer):
                 emit(delta)

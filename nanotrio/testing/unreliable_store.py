@@ -71,7 +71,7 @@ class UnreliableStore:
         """See ``Store.commit``; fails as the attributes and the chance say."""
         if self.error is not None:
             self.refused += 1
-            raise self.error
+            raise self.error.with_traceback(None)  # one for all commits: it would grow by each
         luck = 1.0
         if self._fail or self._lose or self._delay_seconds:
             luck, delay = self._chance.random(), self._chance.random() * self._delay_seconds

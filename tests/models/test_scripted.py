@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 
 import pytest
@@ -130,6 +131,19 @@ def test_an_error_is_raised_whether_returned_or_raised() -> None:
         ask(ScriptedModel(raising), TALK)
     with pytest.raises(ModelError, match="returned"):
         ask(ScriptedModel(lambda _: ModelError("returned", kind="quota")), TALK)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_error_that_answers_many_requests_does_not_grow(is_late: bool) -> None:
+    error = ModelError("overloaded", kind="transient")
+    model = ScriptedModel(lambda _: Late(error, 0.001) if is_late else error)
+    lengths = set()
+    for _ in range(5):
+        with pytest.raises(ModelError) as caught:
+            ask(model, [Message("user", (Text("hi"),))])
+        assert caught.value is error
+        lengths.add(len(list(traceback.walk_tb(error.__traceback__))))
+    assert len(lengths) == 1
 
 
 def test_latency_passes_and_without_it_others_still_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -42,6 +43,17 @@ async def test_a_model_fails_and_is_cut_off_by_its_seed(autojump_clock: trio.tes
     assert await outcomes(model(1)) == first
     assert await outcomes(model(2)) != first
     assert trio.current_time() > 10
+
+
+async def test_the_error_of_a_store_that_is_broken_for_long_does_not_grow() -> None:
+    store = UnreliableStore(MemoryStore())
+    store.error = StoreError("the disk is full")
+    lengths = set()
+    for number in range(1, 6):
+        with pytest.raises(StoreError):
+            await store.commit(Batch(number, []))
+        lengths.add(len(list(traceback.walk_tb(store.error.__traceback__))))
+    assert len(lengths) == 1
 
 
 async def test_a_store_fails_and_loses_answers_by_its_seed(autojump_clock: trio.testing.MockClock) -> None:
