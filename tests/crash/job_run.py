@@ -20,12 +20,15 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
+import psycopg
 import trio
 
 from nanotrio.errors import StoreError
 from nanotrio.stores import open_store
+from nanotrio.stores.postgres_address import parse_postgres_url
 from nanotrio.testing.calls import Calls, read_calls
 from tests.invocation import COMMAND, environment_in
 from tests.job.brain import SUMMARY
@@ -115,6 +118,8 @@ class _Setting(msgspec.Struct, frozen=True):
 
 
 def _setting(parent: Path, server: ServerProcess, model: str, url: str) -> _Setting:
+    if url.startswith("postgres"):
+        url += f"&application_name={parent.name}-{uuid4()}"
     return _Setting(
         repository=make_repository(parent),
         model=model,
@@ -203,6 +208,19 @@ def _calls(setting: _Setting) -> Calls:
     return trio.run(read)
 
 
+def _wait_for_server(url: str) -> None:
+    """Wait until the server is done with the client that was killed: what that had sent is committed all the same."""
+    if url.startswith("postgres"):
+        parameters = parse_postgres_url(url).parameters
+        count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+        name = parameters.pop("application_name")
+        with psycopg.connect(**parameters, autocommit=True) as connection:
+            deadline = time.monotonic() + _RUN_SECONDS
+            while connection.execute(count, (name,)).fetchone() != (0,):
+                assert time.monotonic() < deadline, "the server does not let go of a client that is dead"
+                time.sleep(_POLL_SECONDS)
+
+
 def _prompt(crash: Calls) -> tuple[str, ...]:
     return ("-c", "-p", "continue") if crash.started else ("-p", PROMPT)
 
@@ -221,6 +239,8 @@ def _killed(setting: _Setting, server: ServerProcess, kill: Kill, crash: Calls) 
             process.wait(kill.seconds)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
+            _wait_for_server(setting.url)
             return True
         finally:
             process.kill()
