@@ -40,6 +40,9 @@ _GATHERED = 0
 _TICKS = 64
 """Of a second; a power of two, so that rounding changes no time that is a whole number of them."""
 
+_FAR_SECONDS = 1e12
+"""No process lives so long; what is much more has no tick."""
+
 _MIN_SWEEP = 1_024
 
 
@@ -64,7 +67,7 @@ class Deadlines:
         if turn is None:
             return
         left = node.limits.turn_seconds - turn.elapsed_us / 1e6
-        if left == float("inf"):
+        if left > _FAR_SECONDS:
             return
         self._add(trio.current_time() + left, node.id, turn.number)
 

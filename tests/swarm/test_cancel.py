@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from typing import Any
 
 import pytest
@@ -278,6 +280,12 @@ async def test_an_agents_own_cancel_of_its_child_is_no_news_to_it(autojump_clock
         outcome = await (await swarm.spawn("root go")).wait()
         assert (outcome.turn, outcome.steps) == (1, 4)
         check_all_is_given_back(swarm)
+
+
+@pytest.mark.parametrize("seconds", [1e300, sys.float_info.max, math.inf])
+async def test_a_bound_of_a_turn_that_no_process_outlives_is_none(seconds: float) -> None:
+    async with opened(by_task(root=[reply_text("done")])) as swarm:
+        assert (await (await swarm.spawn("root go", timeout_seconds=seconds)).wait()).result == "done"
 
 
 @pytest.mark.parametrize("how", ["turn_seconds", "tool_seconds", "max_steps"])
