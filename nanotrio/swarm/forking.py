@@ -13,6 +13,7 @@ import msgspec
 
 from ..errors import ClosedError, UsageError
 from ..limits import HARD_MAX_DEPTH, Limits
+from ..messages import clean_text
 from ..records import Fact, Head, LimitsSet, Profile, Spawned
 from ..session import Session
 from ..tools import permission_mode, tighter
@@ -101,7 +102,7 @@ def _fork(runtime: Runtime, source: Session, profile: Profile, session_id: str, 
         depth=0,
         name=f"{source.name.rpartition('.')[0]}.{session.agent}",
         profile=profile_seq(runtime, profile),
-        uuid=session_id or str(uuid.uuid4()),
+        uuid=clean_text(session_id) or str(uuid.uuid4()),
     )
     facts: list[Fact] = [spawned]
     if session.limits is not None:

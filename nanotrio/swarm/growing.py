@@ -38,6 +38,7 @@ __all__ = [
     "make_node",
     "profile_seq",
     "spawn_alike",
+    "with_uuid",
 ]
 
 _MAX_NAME_CHARACTERS = 40
@@ -336,3 +337,8 @@ def find(runtime: Runtime, address: Any) -> Node | None:
         names = listed([node.name for node in named])
         raise UnknownAgentError(f"{len(named)} agents are called {address!r}: {names}; use one of these names")
     return named[0] if named else None
+
+
+def with_uuid(runtime: Runtime, uuid: str) -> Node | None:
+    """Return the root in memory that has a uuid, also one that ends as a name does."""
+    return next((node for node in runtime.nodes.values() if uuid and node.session.uuid == uuid), None)

@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import UsageError
 from ..limits import Limits, nano_usd, usd
-from ..messages import Usage
+from ..messages import Usage, clean_text
 from ..records import OutcomeStatus
 from ..tools import Tool
 from .spawning import SpawnOptions
@@ -132,8 +132,11 @@ def plan_of(prompt: str | Callable[[Any], str], options: MapOptions, slots: int)
     if retries < 0 or max_active < 1 or look_ahead < 1:
         raise UsageError("retries must be 0 or more, max_active and look_ahead 1 or more")
     job = options.get("job", str(uuid.uuid4()))
+    if not isinstance(job, str):
+        raise UsageError(f"job is of the type {type(job).__name__}; give a text")
     if not job:
         raise UsageError("job is empty; leave it out for a job that is not gone on with")
+    job = clean_text(job)
     child = cast("SpawnOptions", without(spawn, "name", "budget_usd"))
     if (item_budget := options.get("item_budget_usd")) is not None:
         child["budget_usd"] = item_budget

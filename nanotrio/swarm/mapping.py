@@ -407,11 +407,13 @@ async def open_map(
 async def _root(swarm: Swarm, plan: Plan) -> tuple[Node, Earlier]:
     """Return the job's root, resumed or new, and the agents it has; what is checked here fails before it is made."""
     runtime = swarm._runtime  # noqa: SLF001
-    found, earlier = await find_job(runtime, plan.job) if plan.goes_on else (0, Earlier())
+    await runtime.journal.room()
+    async with runtime.naming:  # else two that begin one job at once make two roots
+        found, earlier = await find_job(runtime, plan.job) if plan.goes_on else (0, Earlier())
+        if not found:
+            profile_of(runtime, None, plan.child)
+            node = begin_job(runtime, plan.root)
     if not found:
-        await runtime.journal.room()
-        profile_of(runtime, None, plan.child)
-        node = begin_job(runtime, plan.root)
         await runtime.journal.durable(runtime.append())
         return node, earlier
     agent = await swarm.resume(found)

@@ -7,7 +7,8 @@ records stop. Those that had not begun become rows, but for the first; finished 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -20,7 +21,7 @@ from ..session import Session
 from ..stores import Births, Store, Tail, read_tail
 from ..turn import Restart
 from .entering import Entry, enter, known_profiles, load_sessions, read_entries, read_profiles
-from .growing import MAX_DIGITS
+from .growing import MAX_DIGITS, with_uuid
 from .node import Node
 from .rows import Rows
 from .runtime import Runtime
@@ -28,7 +29,7 @@ from .settling import end_sealed, report
 from .unresumed import may_be_row
 from .warnings import warn_of_uncertain
 
-__all__ = ["check_uuid", "find_head", "later_heads", "read_heads", "read_unfinished", "resume_tree", "tail_heads"]
+__all__ = ["find_head", "later_heads", "read_heads", "read_unfinished", "resume_tree", "sole_session", "tail_heads"]
 
 _SLICE = 256
 _HEADS_SLICE = 4_096
@@ -160,8 +161,9 @@ async def find_head(runtime: Runtime, address: int | str) -> Head:
         heads = [known] if known is not None else await runtime.store.heads(agents=[agent])
         if heads and address in (agent, number, heads[0].name):
             return heads[0]
-    elif isinstance(address, str):
-        head = await _find_root(runtime, address)
+    if isinstance(address, str):  # a uuid may end as a name does
+        node = with_uuid(runtime, address)
+        head = node.session.head() if node is not None else await _find_root(runtime, address)
         if head is not None:
             return head
     raise UnknownAgentError(f"no agent {address!r} in the store; nanotrio ls names those there are")
@@ -177,20 +179,27 @@ async def _find_root(runtime: Runtime, uuid: str) -> Head | None:
     return runtime.cold.get(found[0].agent, found[0]) if found else None
 
 
-async def check_uuid(runtime: Runtime, uuid: str) -> None:
-    """Refuse the uuid of a new root where one has it already, in memory or in the store.
+@asynccontextmanager
+async def sole_session(runtime: Runtime, uuid: str) -> AsyncIterator[None]:
+    """Let nobody else make a session of that uuid within the block; does nothing for none.
 
     Raises:
-        UsageError: so it is; names the session, and says how to go on with it.
+        UsageError: there is one, in memory or in the store; names the session, and says how to go on with it.
     """
-    uuid = clean_text(uuid)
+    if not uuid:
+        yield
+        return
+    async with runtime.naming:
+        await _check_uuid(runtime, clean_text(uuid))
+        yield
+
+
+async def _check_uuid(runtime: Runtime, uuid: str) -> None:
     head = await _find_root(runtime, uuid)
-    names = [node.name for node in runtime.nodes.values() if node.session.uuid == uuid]
-    if head is not None:
-        names.append(head.name)
-    if names:
+    known = with_uuid(runtime, uuid) or head
+    if known is not None:
         raise UsageError(
-            f"there is a session {uuid} already ({names[0]}); resume it (nanotrio -r {uuid}), or choose another id"
+            f"there is a session {uuid} already ({known.name}); resume it (nanotrio -r {uuid}), or choose another id"
         )
 
 

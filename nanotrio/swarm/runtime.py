@@ -138,6 +138,8 @@ class Runtime:
         """Agents that have a task, be it a bare one; roots that are unfinished."""
         self.outcomes: dict[OutcomeStatus, int] = {}
         """Agents that were done here, by outcome."""
+        self.naming = trio.Lock()
+        """Held while a session of a given uuid is looked for and made, so that there is one of it."""
         self.idle_waiters: list[Waiter] = []
         """Those who wait until no root is unfinished."""
         self.models: dict[str, Model] = {}

@@ -16,14 +16,14 @@ from ..turn import Restart
 from .agent import Agent
 from .events import Event
 from .forking import fork_live, fork_stored
-from .growing import MAX_DIGITS, check_room, check_spawn, find, spawn_alike, spawn_nowait
+from .growing import MAX_DIGITS, check_room, check_spawn, find, spawn_alike, spawn_nowait, with_uuid
 from .mailroom import wait_for
 from .map_values import MapOptions
 from .mapping import MapResults, open_map
 from .node import Node
 from .outcome import AgentView
 from .pump import QUOTA
-from .recovery import check_uuid, find_head, resume_tree
+from .recovery import find_head, resume_tree, sole_session
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
 from .views import view_of, view_of_head
@@ -88,8 +88,10 @@ class Swarm:
         if len(prompts) >= QUOTA:
             await self._runtime.pump.long_turn()
         if parent is None and isinstance(uuid := options.get("uuid"), str) and uuid:
-            await check_uuid(self._runtime, uuid)
-        agents = self.spawn_below_nowait(parent, prompts, options)
+            async with sole_session(self._runtime, uuid):
+                agents = self.spawn_below_nowait(parent, prompts, options)
+        else:
+            agents = self.spawn_below_nowait(parent, prompts, options)
         await self._runtime.journal.durable(self._runtime.append())
         return agents
 
@@ -148,6 +150,8 @@ class Swarm:
         if node is not None:
             return Agent(self, node)
         row = self._pending(address)
+        if row is None and (node := with_uuid(runtime, str(address))) is not None:
+            return Agent(self, node)
         if row is None:
             raise UnknownAgentError(
                 f"no agent {address!r} in this swarm's memory; await find({address!r}) brings in one that was finished "
@@ -251,18 +255,19 @@ class Swarm:
         """
         self._check_open()
         runtime = self._runtime
+        if not isinstance(uuid, str):
+            raise UsageError(f"uuid is of the type {type(uuid).__name__}; give a text")
         await runtime.journal.room()
-        node = find(runtime, address)
-        runtime.append()
-        if node is None:
-            head = await find_head(runtime, address)
-            await runtime.residence.bring_in((head.agent,))  # of a tree that goes on here
-            node = runtime.nodes.get(head.agent)
-        if node is not None:
-            await runtime.transcripts.restore(node)
-        if uuid:
-            await check_uuid(runtime, uuid)
-        made = await fork_stored(runtime, head, uuid) if node is None else fork_live(runtime, node, uuid)
+        async with sole_session(runtime, uuid):
+            node = find(runtime, address)
+            runtime.append()
+            if node is None:
+                head = await find_head(runtime, address)
+                await runtime.residence.bring_in((head.agent,))  # of a tree that goes on here
+                node = runtime.nodes.get(head.agent)
+            if node is not None:
+                await runtime.transcripts.restore(node)
+            made = await fork_stored(runtime, head, uuid) if node is None else fork_live(runtime, node, uuid)
         await runtime.journal.durable(runtime.append())
         return Agent(self, made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ import trio.testing
 
 import nanotrio
 from nanotrio.errors import UnknownAgentError, UsageError
+from nanotrio.stores import MemoryStore
 from tests.swarm.worlds import by_task, late, opened, reply_text, taped_store
 
 SCRIPT = by_task(root=[late(5)], quick=[reply_text("done")])
@@ -74,3 +76,68 @@ async def test_two_that_spawn_under_one_uuid_at_once_get_one_session() -> None:
         assert (refused, len(swarm.agents())) == (4, 1)
         with pytest.raises(UnknownAgentError, match="no agent 'yours' in the store"):
             await swarm.find("yours")
+
+
+@pytest.mark.parametrize("uuid", ["20261130", "night.2026", "agent.7"])
+async def test_a_uuid_that_ends_as_a_name_does_is_found(uuid: str, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/store"
+    async with opened(SCRIPT, store=url) as swarm:
+        agent = await swarm.spawn("quick go", uuid=uuid)
+        found = [swarm.agent(uuid), await swarm.find(uuid), await swarm.resume(uuid)]
+        assert [each.id for each in found] == [agent.id] * 3
+        await agent.wait()
+        assert (await swarm.fork(uuid)).id == 2
+    async with opened(SCRIPT, store=url) as swarm:
+        assert (await swarm.find(uuid)).id == 1
+        assert (await swarm.resume(uuid)).id == 1
+
+
+async def test_two_that_fork_under_one_uuid_at_once_get_one_session() -> None:
+    store = MemoryStore()
+    async with opened(SCRIPT, store=store) as swarm:
+        await (await swarm.spawn("quick go")).wait()
+    said: list[str] = []
+    async with opened(SCRIPT, store=store) as swarm:
+
+        async def fork() -> None:
+            try:
+                said.append((await swarm.fork(1, uuid="mine")).uuid)
+            except UsageError as error:
+                said.append(str(error)[:24])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fork)
+            nursery.start_soon(fork)
+    assert sorted(said) == ["mine", "there is a session mine "]
+
+
+async def test_two_that_begin_one_job_at_once_make_one_root() -> None:
+    said: list[str] = []
+    async with opened(SCRIPT) as swarm:
+
+        async def run() -> None:
+            try:
+                async with swarm.map("quick {item}", ["a"], job="mine") as results:
+                    said.extend([each.status async for each in results])
+            except UsageError as error:
+                said.append(str(error)[:28])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            nursery.start_soon(run)
+        assert [view.uuid for view in swarm.agents() if not view.parent] == ["mine"]
+    assert sorted(said) == ["completed", "the job mine is being mapped"]
+
+
+async def test_a_uuid_of_a_fork_or_job_is_a_text_and_cleaned() -> None:
+    async with opened(SCRIPT) as swarm:
+        agent = await swarm.spawn("quick go")
+        await agent.wait()
+        wrong: Any = 5
+        with pytest.raises(UsageError, match=r"^uuid is of the type int; give a text$"):
+            await swarm.fork(agent.id, uuid=wrong)
+        with pytest.raises(UsageError, match=r"^job is of the type int; give a text$"):
+            await swarm.map("quick {item}", ["a"], job=wrong).__aenter__()
+        assert (await swarm.fork(agent.id, uuid="\ud800")).uuid == "\ufffd"
+        async with swarm.map("quick {item}", ["a"], job="job \ud800") as results:
+            assert results.agent.uuid == "job \ufffd"
