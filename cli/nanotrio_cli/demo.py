@@ -35,7 +35,7 @@ from .exits import FAILED, OK, CommandError, CommandLineError, signal_code
 from .folded_tree import tree_lines
 from .money import cost_text
 from .output import write_error
-from .sessions import check_url
+from .sessions import check_url, shown_url
 from .signals import watch_signals
 
 __all__ = ["run"]
@@ -91,7 +91,7 @@ class _Demo:
             still = "Its last commands end within two seconds" if self._has_orphans else "Nothing of it runs any more"
             self._stage.line()
             self._stage.line(f"Stopped. {still}; what it had done is in")
-            self._stage.exact(f"  {self._url}")
+            self._stage.exact(f"  {shown_url(self._url)}")
             return signal_code(self._signal)
         return code
 
@@ -122,7 +122,9 @@ class _Demo:
         if accounts.problems:
             more = len(accounts.problems) - 1
             also = f" (and {more} more)" if more else ""
-            write_error(f"nanotrio: the demo's accounts do not add up: {accounts.problems[0]}{also}; see {self._url}")
+            write_error(
+                f"nanotrio: the demo's accounts do not add up: {accounts.problems[0]}{also}; see {shown_url(self._url)}"
+            )
             return FAILED
         self._tell_what_next(accounts)
         return OK
@@ -208,14 +210,14 @@ class _Demo:
         also = f", and up to {cost_text(uncertain)} for calls the kill cut off" if uncertain else ""
         stage.line(f"{cost_text(accounts.cost_nano)} by list price{also}; nothing was billed. {seconds:.1f} s in all.")
         stage.line("Store and pages:")
-        stage.exact(f"  {self._url}")
+        stage.exact(f"  {shown_url(self._url)}")
         stage.exact(f"  {self._directory}")
 
     def _tell_what_next(self, accounts: Accounts) -> None:
         """Say what a person may type now, as it works in their shell."""
         command = _command()
         session = self._session[:8]
-        store = f" --store {shlex.quote(self._given)}" if self._given else ""
+        store = f" --store {shlex.quote(shown_url(self._given))}" if self._given else ""
         rows = [(f"{command} tree {session}{store}", "more of the tree")]
         if accounts.told:
             name = f"{session}/{accounts.told[0].name}"

@@ -28,7 +28,7 @@ from .money import cost_text, view_cost
 from .output import encode_line, write_error, write_now
 from .printable import one_line, printable
 from .result import usage_record
-from .sessions import Found, check_url, find, newest, read_trees, read_views, working_directory
+from .sessions import Found, check_url, find, newest, read_trees, read_views, shown_url, working_directory
 from .stream import content_records
 from .transcript import call_line
 
@@ -103,7 +103,7 @@ def view_record(view: AgentView, url: str) -> dict[str, Any]:
         "directory": view.directory,
         "created_us": view.created_us,
         "updated_us": view.updated_us,
-        "store": url,
+        "store": shown_url(url) if url else "",
     }
 
 
@@ -200,7 +200,7 @@ async def _show(options: InspectOptions, found: Found) -> None:
         return
     view = found.view
     head = f"{view.name}  {status_of(view)}  {view_cost(view)}  {view.model}\nsession {found.root.uuid}\n"
-    head += f"in {view.directory}\nstore {found.url}\n"
+    head += f"in {view.directory}\nstore {shown_url(found.url)}\n"
     write_now(printable(head).encode())
     for message in session.messages:
         write_now(("\n" + _message_text(message)).encode("utf-8", "replace"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
@@ -23,7 +24,7 @@ from .instructions import system_prompt
 from .map_arguments import MapRunOptions
 from .model_choice import chosen_model
 from .printable import one_line
-from .sessions import Found, check_url, find, newest, read_trees, roots
+from .sessions import Found, check_url, find, newest, read_trees, roots, shown_url
 
 __all__ = ["Place", "begin", "choose_place", "go_on_hint", "leftovers", "open_place", "result_schema", "take_up"]
 
@@ -210,5 +211,5 @@ def go_on_hint(options: RunOptions, place: Place) -> str:
     """Return what to type to go on with the session; empty where nothing is kept."""
     if place.url is None:
         return ""
-    store = f" --store {options.store}" if options.store else ""
+    store = f" --store {shlex.quote(shown_url(options.store))}" if options.store else ""
     return f'nanotrio{store} -r {place.session_id} -p "continue"'

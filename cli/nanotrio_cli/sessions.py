@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,17 @@ from nanotrio.swarm.reading import Tree, read_lineage, read_roots
 from .exits import CommandError, CommandLineError
 from .output import write_error
 
-__all__ = ["Found", "check_url", "find", "newest", "read_trees", "read_views", "roots", "working_directory"]
+__all__ = [
+    "Found",
+    "check_url",
+    "find",
+    "newest",
+    "read_trees",
+    "read_views",
+    "roots",
+    "shown_url",
+    "working_directory",
+]
 
 _MIN_UUID_CHARACTERS = 4
 _MAX_DIGITS = 18
@@ -64,6 +74,13 @@ def check_url(url: str) -> None:
         parse_url(url)
     except UsageError as error:
         raise CommandLineError(str(error)) from None
+
+
+@cache
+def shown_url(url: str) -> str:
+    """Return a store's address without a password, as it may stand in what is printed, kept or sent on."""
+    server = parse_url(url).server
+    return server.url if server else url
 
 
 def roots(trees: Sequence[Tree]) -> list[AgentView]:

@@ -73,9 +73,8 @@ def parse_url(url: str) -> Address:
         )
     if rest.startswith("//"):
         # As in other tools' URLs: sqlite:///relative and sqlite:////absolute differ there, so say which is meant.
-        raise UsageError(
-            f"{url!r}: write {scheme}:PATH without slashes before the path, as in {scheme}:/{rest.lstrip('/')}"
-        )
+        place = url.partition(":")[2].lstrip("/")
+        raise UsageError(f"{url!r}: write {scheme}:PATH without slashes before the path, as in {scheme}:/{place}")
     try:
         path = Path(rest).expanduser()
     except RuntimeError as error:

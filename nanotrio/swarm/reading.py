@@ -173,7 +173,7 @@ async def read_session(url: str, agent: int) -> Session:
         heads = await store.heads(agents=[agent])
         last_seq = max([tail.last_seq.get(agent, 0), *[head.last_seq for head in heads]])
         if not last_seq:
-            raise UnknownAgentError(f"no agent {agent} in {url}; nanotrio ls names those there are")
+            raise UnknownAgentError(f"no agent {agent} in {parse_url(url).url}; nanotrio ls names those there are")
         ends = [(last_seq, heads[0].snapshot_seq if heads else 0)]
         return (await load_sessions(store, [agent], ends))[0]
 

@@ -116,6 +116,19 @@ def test_a_row_store_in_postgres_is_asked_cared_for_and_never_shows_its_password
     assert "s3cret" not in told
 
 
+def test_what_is_printed_of_a_store_never_shows_its_password(
+    command: Command, postgres: PostgresServer | NamedServer
+) -> None:
+    at = ("--store", postgres.url(new_swarm()))
+    session = command.ask("hello", *at)["session_id"]
+
+    told = [_said(command, *words, *at) for words in (("ls", "--json"), ("show",), ("show", "--json", session))]
+    told += [_said(command, *words, *at) for words in (("tree", "--json"), ("export",), ("export", "--tree"))]
+
+    assert all("?swarm=" in text for text in told)
+    assert not any("s3cret" in text for text in told)
+
+
 def test_a_question_that_writes_is_wrong_or_has_no_tables_is_refused(command: Command) -> None:
     command.ask("hello", "--store", STORE)
     command.ask("hello", "--store", "sqlite:plain.db")

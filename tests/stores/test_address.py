@@ -30,6 +30,7 @@ def test_a_path_is_made_absolute() -> None:
         ("sqlite:/", "names no file"),
         ("sqlite::memory:", "would not survive"),
         ("sqlite:///tmp/x.db", "as in sqlite:/tmp/x.db"),
+        ("sqlite://me:s3cret@host/db?swarm=x", "as in sqlite:/...@host/db"),
         ("sqlite:a\0b", "names no file"),
         ("mysql://host/x", "no kind of store is called 'mysql'"),
         ("postgres+rows://host/db", "names its swarm at the end"),

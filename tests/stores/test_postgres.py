@@ -13,7 +13,16 @@ import pytest
 import trio
 import trio.testing
 
-from nanotrio.errors import FencedError, NewerStoreError, NotAStoreError, StoreDamagedError, StoreError, StoreOwnedError
+from nanotrio import read_session
+from nanotrio.errors import (
+    FencedError,
+    NewerStoreError,
+    NotAStoreError,
+    StoreDamagedError,
+    StoreError,
+    StoreOwnedError,
+    UnknownAgentError,
+)
 from nanotrio.fact_form import encode_facts
 from nanotrio.journal import Journal
 from nanotrio.records import Head, MailArrived, Record
@@ -324,6 +333,14 @@ async def test_a_server_that_cannot_be_used_is_told_in_one_line_without_the_pass
         await PostgresStore.open(url)
     assert "\n" not in str(caught.value)
     assert PASSWORD not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_an_agent_that_is_not_there_is_told_without_the_password(postgres: Server) -> None:
+    url = postgres.url(new_swarm())
+    async with _store(url):
+        with pytest.raises(UnknownAgentError, match=r"no agent 9 in postgres://.*swarm=") as caught:
+            await read_session(url, 9)
     assert "s3cret" not in str(caught.value)
 
 
