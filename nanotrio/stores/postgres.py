@@ -73,8 +73,9 @@ _HEADS = """, heads AS (
 """Sets that are asked for side by side in a select list advance together (PostgreSQL, "Set Returning Functions")."""
 _COUNT = " SELECT count(*) FROM fence"
 
-_OF_ROOT = " AND body LIKE convert_to('[' || agent || ',0,%%', 'UTF8')"
-"""Of a ``Head``, whose stored order is fixed, field 0 is the agent and field 1 its parent."""
+_OF_ROOT = " AND substr(body, length(agent::text) + 3, 1) NOT BETWEEN '1'::bytea AND '9'::bytea"
+"""Of a ``Head``, whose stored order is fixed, field 0 is the agent and field 1 its parent. One of another form is not
+left out, so that it is told of."""
 
 _WALK = """
 WITH RECURSIVE walk (slot, depth, stop, seq, prev, agent, at_us, facts) AS (

@@ -64,8 +64,9 @@ ON CONFLICT (agent) DO UPDATE SET unfinished = excluded.unfinished, body = exclu
 """
 """Of a ``Head``, whose stored order is fixed, field 0 is the agent and field 5 tells whether it is unfinished."""
 _FETCH = "SELECT seq, body FROM carray(?1) AS wanted CROSS JOIN log ON seq = wanted.value"
-_OF_ROOT = " AND substr(body, 1, length(agent) + 4) = '[' || agent || ',0,'"
-"""Field 1 is the parent; a tenth of what taking the text apart costs."""
+_OF_ROOT = " AND substr(body, length(agent) + 3, 1) NOT BETWEEN '1' AND '9'"
+"""Field 1, after the agent's number, is the parent; this is a tenth of what taking the text apart costs. A head of
+another form is not left out, so that it is told of."""
 _MARKS = """
 SELECT heads_seq, (SELECT coalesce(max(seq), 0) FROM log), (SELECT coalesce(max(agent), 0) FROM heads) FROM mark
 """

@@ -336,6 +336,16 @@ async def test_a_server_that_cannot_be_used_is_told_in_one_line_without_the_pass
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("body", ["[1, 2]", "[1,0", "{}", ""])
+async def test_a_head_of_another_form_is_told_of_also_where_roots_are_asked_for(postgres: Server, body: str) -> None:
+    url = postgres.url(new_swarm())
+    async with _store(url) as store, _watcher(url) as watcher:
+        change = f"INSERT INTO {store._schema}.heads (agent, unfinished, body) VALUES (1, false, '{body}')"
+        await watcher.execute(change.encode())
+        with pytest.raises(StoreDamagedError, match="repair postgres://.* makes heads anew"):
+            await store.heads(roots=True)
+
+
 async def test_an_agent_that_is_not_there_is_told_without_the_password(postgres: Server) -> None:
     url = postgres.url(new_swarm())
     async with _store(url):
