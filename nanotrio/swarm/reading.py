@@ -175,7 +175,9 @@ async def read_session(url: str, agent: int) -> Session:
         if not last_seq:
             raise UnknownAgentError(f"no agent {agent} in {parse_url(url).url}; nanotrio ls names those there are")
         ends = [(last_seq, heads[0].snapshot_seq if heads else 0)]
-        return (await load_sessions(store, [agent], ends))[0]
+        session = (await load_sessions(store, [agent], ends))[0]
+        session.messages = [*session.messages]  # a list of the reader's own, also where nothing was said
+        return session
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 import nanotrio
+from nanotrio.messages import Message, Text
 from nanotrio.models import Reply, ScriptedModel, reply_calls, reply_text
 from nanotrio.models.scripted import FREE, Conversation
 from nanotrio.stores import Batch, Store, open_store, this_process
@@ -90,3 +91,14 @@ async def test_trees_are_counted_where_heads_count_nothing(tmp_path: Path) -> No
 async def forget_counts(store: Store) -> None:
     heads = [msgspec.structs.replace(head, children=0, descendants=0, counted_agent=0) for head in await store.heads()]
     await store.commit(Batch(1, (), heads))
+
+
+async def test_what_is_read_of_an_agent_that_never_spoke_is_a_list_of_the_readers_own(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'swarm.db'}"
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel([reply_text("done")], price=FREE)) as swarm:
+        async with swarm.map("{item}", ["x"], job="job") as results:
+            assert [each.status async for each in results] == ["completed"]
+    first, second = [await nanotrio.read_session(url, 1) for _ in range(2)]
+    assert first.messages == []
+    first.messages.append(Message("user", (Text("mine"),)))
+    assert second.messages == []
