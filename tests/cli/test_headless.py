@@ -264,8 +264,10 @@ def test_a_fork_is_a_new_session_and_its_source_stays(command: Command) -> None:
         said = command.run("show", session).stdout.decode()
         prompts = [line[2:] for line in said.splitlines() if line.startswith(">")]
         assert prompts == ["first"] + [asked] * (asked != "first")
-    taken = command.run("-p", "x", "-c", "--fork-session", "--session-id", own)
-    assert (taken.returncode, b"already" in taken.stderr) == (1, True)
+    other = command.ask("other")["session_id"]  # in a store of its own, where -r would find it first
+    for known in (own, other):
+        taken = command.run("-p", "x", "-r", first["session_id"], "--fork-session", "--session-id", known)
+        assert (taken.returncode, b"already" in taken.stderr) == (1, True)
 
 
 def test_a_child_is_forked_into_a_session_of_its_own(command: Command) -> None:
