@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from ..errors import RecordError, StoreDamagedError, UnknownAgentError
 from ..records import Head
 from ..session import Session
-from ..stores import Births, Store, open_store, parse_url, read_tail, state_of
+from ..stores import Births, Store, Tail, open_store, parse_url, read_tail, state_of
 from .entering import load_sessions, read_profiles
 from .outcome import AgentView
 from .recovery import later_heads, read_heads, tail_heads
@@ -63,42 +63,49 @@ async def read_roots(url: str) -> list[Tree]:
     """Return the trees of the store at ``url`` in order of their roots' ids.
 
     As ``read_store`` otherwise, but of what is below the roots only unfinished agents are looked at, and those that
-    records after the heads belong to: a root's head counts the others. Of these records only the roots' are replayed,
-    so ``is_unfinished`` may be as old as the heads.
+    records after the heads belong to: a root's head counts the others. While the owner lives, of these records only the
+    roots' are replayed, so ``is_unfinished`` may be as old as the heads.
     """
     async with _read_only(url) as store:
         statistics = await store.statistics()
+        owned = statistics.owner is not None and state_of(statistics.owner) != "dead"
         tail = await read_tail(store, statistics.heads_seq)
         roots = {head.agent: head async for page in _pages(store, roots=True) for head in page}
         births = Births()
         known: set[int] = set()
         unfinished: set[int] = set()
+        behind: dict[int, Head | None] = {}
         async for page in _pages(store, unfinished=True):
-            unfinished.update([head.root for head in page if head.parent])
+            behind |= {} if owned else _behind(page, tail)
+            unfinished.update([head.root for head in page if head.parent and head.agent not in behind])
             births.add([head for head in page if head.agent in tail.last_seq])
             known.update([head.agent for head in page if head.agent in tail.last_seq])
         rest = [agent for agent in tail.last_seq if agent not in known]
         is_counted = all(head.counted_agent for head in roots.values())  # not in heads made anew, or of old
         async for page in _pages(store, agents=rest if is_counted else None):
+            behind |= {} if owned else _behind(page, tail)
             births.add([head for head in page if head.agent not in known])
             known.update([head.agent for head in page if head.agent in tail.last_seq])
-        behind: dict[int, Head | None] = {agent: None for agent in tail.last_seq if agent not in known}
-        behind |= {agent: head for agent, head in roots.items() if head.last_seq < tail.last_seq.get(agent, 0)}
+        behind |= {agent: None for agent in tail.last_seq if agent not in known}
+        behind |= _behind(roots.values(), tail)
         later = await later_heads(store, statistics.heads_seq, tail, behind)
         new = [head for agent, head in later.items() if agent not in known]
         births.add(new)
         roots |= {agent: head for agent, head in later.items() if not head.parent}
-        unfinished.update([head.root for head in new if head.unfinished and head.parent])
+        unfinished.update([head.root for head in later.values() if head.unfinished and head.parent])
         roots = {agent: births.counted(roots[agent]) for agent in sorted(roots)}
         firsts = {agent: await _first_task(store, head, new) for agent, head in roots.items() if not head.task}
         profiles = await read_profiles(store, {head.profile for head in roots.values()})
-        owner = statistics.owner
-    owned = owner is not None and state_of(owner) != "dead"
     trees = []
     for agent, head in roots.items():
         view = view_of_head(head, owned=owned, profile=profiles.get(head.profile))
         trees.append(Tree(view, head.descendants + 1, agent in unfinished, owned, firsts.get(agent, "")))
     return trees
+
+
+def _behind(heads: Iterable[Head], tail: Tail) -> dict[int, Head]:
+    """Those of ``heads`` that later records belong to, by agent."""
+    return {head.agent: head for head in heads if head.last_seq < tail.last_seq.get(head.agent, 0)}
 
 
 async def _first_task(store: Store, root: Head, new: Sequence[Head]) -> str:

@@ -342,7 +342,7 @@ async def test_a_head_of_another_form_is_told_of_also_where_roots_are_asked_for(
     async with _store(url) as store, _watcher(url) as watcher:
         change = f"INSERT INTO {store._schema}.heads (agent, unfinished, body) VALUES (1, false, '{body}')"
         await watcher.execute(change.encode())
-        with pytest.raises(StoreDamagedError, match="repair postgres://.* makes heads anew"):
+        with pytest.raises(StoreDamagedError, match=r"repair postgres://.* makes heads anew"):
             await store.heads(roots=True)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import trio
+import trio.testing
 
 import nanotrio
 from nanotrio.messages import Message, Text
@@ -15,6 +16,7 @@ from nanotrio.models import Reply, ScriptedModel, reply_calls, reply_text
 from nanotrio.models.scripted import FREE, Conversation
 from nanotrio.stores import Batch, Store, open_store, this_process
 from nanotrio.swarm.reading import read_lineage, read_roots
+from tests.swarm.worlds import by_task, late, opened, taped_store
 
 
 async def check_trees(url: str) -> list[int]:
@@ -95,10 +97,34 @@ async def forget_counts(store: Store) -> None:
 
 async def test_what_is_read_of_an_agent_that_never_spoke_is_a_list_of_the_readers_own(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'swarm.db'}"
-    async with nanotrio.open_swarm(store=url, model=ScriptedModel([reply_text("done")], price=FREE)) as swarm:
-        async with swarm.map("{item}", ["x"], job="job") as results:
-            assert [each.status async for each in results] == ["completed"]
+    async with opened([reply_text("done")], store=url) as swarm, swarm.map("{item}", ["x"]) as results:
+        assert [each.status async for each in results] == ["completed"]
     first, second = [await nanotrio.read_session(url, 1) for _ in range(2)]
     assert first.messages == []
     first.messages.append(Message("user", (Text("mine"),)))
     assert second.messages == []
+
+
+async def test_a_tree_whose_owner_was_killed_is_unfinished_by_its_last_record(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    store = taped_store()
+    async with opened(by_task(child=[late(5)]), store=store) as swarm:
+        async with swarm.map("child {item}", ["x", "y"]) as results:
+            async for _ in results:
+                pass
+            done = len(store.batches)
+        await trio.sleep(5)
+        await (await swarm.find("map.1")).spawn("child again")
+        await trio.sleep(3)
+        again = len(store.batches)
+    for kept, is_unfinished in [(done, False), (again, True)]:
+        url = f"sqlite:{tmp_path / str(kept)}"
+        killed = await open_store(url)
+        await killed.acquire(this_process())
+        for number, batch in enumerate(store.batches[:kept], 1):
+            await killed.commit(msgspec.structs.replace(batch, number=number))
+        await killed.aclose()
+        (tree,) = await read_roots(url)
+        assert tree.is_unfinished is is_unfinished
+        await check_trees(url)
