@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -98,6 +99,8 @@ def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits
 def _positive(value: float, what: str) -> float:
     if not isinstance(value, int | float):
         raise UsageError(f"{what} is {value!r}; give a number")
+    if abs(value) > sys.float_info.max and not isinstance(value, float):
+        raise UsageError(f"{what} is larger than any float; give a smaller number")
     if not value >= 0 or (what == "budget_usd" and math.isinf(value * NANO)):
         raise UsageError(f"{what} is {value:g}; give a positive number")
     return value

@@ -285,6 +285,8 @@ async def test_an_option_that_spawn_does_not_take_is_refused() -> None:
             await swarm.spawn("root go", budget=0.5)  # type: ignore[call-arg]
         with pytest.raises(UsageError, match="give a positive number"):
             await swarm.spawn("root go", budget_usd=1e300)
+        with pytest.raises(UsageError, match="is larger than any float"):
+            await swarm.spawn("root go", timeout_seconds=10**5_000)
         for option in ("name", "model", "system", "permission_mode", "uuid"):
             with pytest.raises(UsageError, match=f"{option} is of the type int; give a text"):
                 await swarm.spawn("root go", **{option: 5})  # type: ignore[misc]
