@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from .messages import Part, Text, Thinking, ToolCall
+from .messages import Part, Text, Thinking, ToolCall, clean_text
 
 __all__ = ["RedactedStream", "Redactor"]
 
@@ -29,8 +29,8 @@ class Redactor:
         self._names: dict[str, str] = {}
         for name, value in environment.items():
             if name.upper().endswith(_ENDINGS) and len(value) >= _MIN_CHARACTERS:
-                self._names.setdefault(value, name)
-                self._names.setdefault(json.dumps(value)[1:-1], name)  # as it stands inside a call's arguments
+                for spelling in _spellings(value):
+                    self._names.setdefault(spelling, name)
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._longest = len(longest_first[0]) if longest_first else 0
@@ -88,6 +88,18 @@ class Redactor:
             else:
                 kept.append(part)
         return tuple(kept)
+
+
+def _spellings(value: str) -> Iterator[str]:
+    """Yield what a key can stand as: as it is, without the blanks of a careless export, and either within JSON.
+
+    A call's arguments are JSON as the model wrote it, with characters beyond ASCII escaped or not.
+    """
+    for text in dict.fromkeys((value, clean_text(value), value.strip())):
+        if len(text) >= _MIN_CHARACTERS:
+            yield text
+            yield json.dumps(text)[1:-1]
+            yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 class RedactedStream:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanotrio.messages import Text, ToolCall
+from nanotrio.messages import Text, ToolCall, clean_text
 from nanotrio.redactor import Redactor
 
 KEY = "sk-0123456789"
@@ -51,3 +54,20 @@ def test_a_key_over_two_texts_of_one_reply_is_replaced_and_others_stay_apart() -
 
     assert redactor.parts((Text(f"a{KEY[:5]}"), call, Text(f"{KEY[5:]}z"))) == (Text("a[SOME_KEY]z"), call)
     assert redactor.parts((Text(KEY), call, Text("sk-"))) == (Text("[SOME_KEY]"), call, Text("sk-"))
+
+
+@pytest.mark.parametrize("key", ['pä"ss-wörd\\1', "snow\n\u2603-man", "sk-01234567\r\n", ' "quoted key" '])
+@pytest.mark.parametrize("escapes", [True, False])
+def test_a_key_is_found_in_a_calls_arguments_however_they_are_spelled(key: str, *, escapes: bool) -> None:
+    redactor = Redactor({"SOME_KEY": key})
+    for said in (key, key.strip()):
+        call = ToolCall("1", "bash", json.dumps({"command": f"use {said}."}, ensure_ascii=escapes))
+        (kept,) = redactor.parts((call,))
+        assert isinstance(kept, ToolCall)
+        assert json.loads(kept.arguments) == {"command": "use [SOME_KEY]."}
+        assert redactor.text(f"use {said}.") == "use [SOME_KEY]."
+
+
+def test_a_key_that_is_no_text_is_found_also_where_it_was_cleaned() -> None:
+    key = "p\udce4ssword"
+    assert Redactor({"SOME_KEY": key}).text(f"{key} {clean_text(key)}") == "[SOME_KEY] [SOME_KEY]"
