@@ -40,7 +40,10 @@ class _LiveText:
     def emit(self, delta: Delta) -> None:
         if delta.kind == "restart":
             self._begin()
-        elif delta.kind != "call":
+            return
+        if delta.kind != "thinking" and (thought := self.streams.get("thinking")) is not None:
+            self._tell("thinking", thought.end())  # a thought is over, and is told before what comes after it
+        if delta.kind != "call":
             stream = self.streams.get(delta.kind)
             self._tell(delta.kind, delta.text if stream is None else stream.feed(delta.text))
 

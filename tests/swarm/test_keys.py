@@ -70,6 +70,17 @@ async def test_no_key_is_in_what_streams_and_its_pieces_are_the_final_text() -> 
     assert "".join(event.text for event in said if isinstance(event, ThinkingDelta)) == clean
 
 
+async def test_a_thought_that_ends_as_a_key_begins_is_told_whole_before_the_text() -> None:
+    model = ScriptedModel([Reply((Thinking("it is cas"), Text("yes, cas")), "end", Usage(1, 1))], price=FREE)
+    environment = {"SOME_PASSWORD": "castle-and-moat"}
+    async with nanotrio.open_swarm(model=model, environment=environment) as swarm, swarm.events() as events:
+        await (await swarm.spawn("root")).wait()
+        said = [event async for event in _until_reply(events) if isinstance(event, TextDelta | ThinkingDelta)]
+    kinds = [type(event) for event in said]
+    assert kinds == sorted(kinds, key=lambda kind: kind is TextDelta)
+    assert "".join(event.text for event in said) == "it is casyes, cas"
+
+
 async def _until_reply(events: trio.MemoryReceiveChannel[Event]) -> AsyncIterator[Event]:
     async for event in events:
         if isinstance(event, MessageReplied):
