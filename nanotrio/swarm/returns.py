@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..errors import RecordError, StoreDamagedError, UnknownToolError
+from ..errors import NanotrioError, StoreDamagedError, StoreError
 from .mailroom import return_unread, senders_of
 from .node import Node
 
@@ -57,7 +57,9 @@ class Returns:
         for node in list(islice(self._owing.values(), _SLICE)):
             try:
                 await self._give_back((node,), bring_in)
-            except (RecordError, StoreDamagedError, UnknownToolError) as error:
+            except NanotrioError as error:  # as its tool or its model is not to be had here
+                if isinstance(error, StoreError) and not isinstance(error, StoreDamagedError):
+                    raise
                 _log.warning("what %s has not read cannot go back before its tree is resumed: %s", node.name, error)
             self._owing.pop(node.id, None)
 

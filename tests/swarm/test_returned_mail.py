@@ -14,7 +14,7 @@ import nanotrio
 from nanotrio.fact_form import decode_facts
 from nanotrio.limits import Limits
 from nanotrio.messages import text_of
-from nanotrio.models.scripted import Conversation
+from nanotrio.models.scripted import FREE, Conversation, ScriptedModel
 from nanotrio.records import MailArrived, MailReturned
 from nanotrio.session import Session
 from nanotrio.stores import MemoryStore
@@ -42,11 +42,11 @@ def writer(c: Conversation) -> Any:
 SCRIPT = by_task(root=[reply_text("ok")], kid=[late(100)], writer=writer, other=[reply_text("ok")])
 
 
-async def cancel_one_with_mail_of_absent_senders(swarm: nanotrio.Swarm, *tools: Any) -> nanotrio.Agent:
+async def cancel_one_with_mail_of_absent_senders(swarm: nanotrio.Swarm, *tools: Any, **options: Any) -> nanotrio.Agent:
     """Have agents write to a kid, leave memory, and then the kid cancelled; return the root."""
     root = await swarm.spawn("root go")
     kid = await root.spawn("kid x", name="kid")
-    senders = [await root.spawn("writer x", tools=["send_message", *tools]) for _ in range(2)]
+    senders = [await root.spawn("writer x", tools=["send_message", *tools], **options) for _ in range(2)]
     for sender in senders:
         await sender.wait()
     ids = [sender.id for sender in senders]
@@ -109,13 +109,14 @@ def heard_by(sessions: dict[int, Session]) -> list[str]:
     return [text for text in texts if text.startswith("[returned]")]
 
 
-async def interrupted(*tools: Any) -> SlowToRead:
+async def interrupted(*tools: Any, model: str = "scripted/test") -> SlowToRead:
     """Leave a swarm while mail is on its way back, and return its store."""
     store = SlowToRead(MemoryStore(), tape=True)
     store.seconds = 1
     with trio.move_on_after(1_000) as scope:
         async with opened(SCRIPT, store=store, limits=NEAR_NONE) as swarm:
-            await cancel_one_with_mail_of_absent_senders(swarm, *tools)
+            swarm._runtime.models[model] = ScriptedModel(SCRIPT, name=model, price=FREE)
+            await cancel_one_with_mail_of_absent_senders(swarm, *tools, model=model)
             assert swarm._runtime.residence.owes
             scope.cancel()
             await trio.sleep_forever()
@@ -162,5 +163,20 @@ async def test_mail_to_a_sender_whose_tool_is_missing_waits_in_the_store_until_t
     assert "what kid.2 has not read cannot go back before its tree is resumed: " in caplog.text
     assert heard_by(await sessions_in(store)) == []
     async with opened(SCRIPT, store=store, limits=NEAR_NONE, tools=[rare]) as swarm:
+        await swarm.resume(1)
+    assert heard_by(await sessions_in(store)) == [f"[returned] {BACK}"] * 2
+
+
+@pytest.mark.parametrize("model", ["openai-chat/without-a-key", "scripted/unregistered", "scripted:/no/such/file"])
+async def test_mail_to_a_sender_whose_model_is_missing_does_not_keep_the_swarm_from_ending(
+    model: str, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await interrupted(model=model)
+    with trio.fail_after(10):
+        async with opened(SCRIPT, store=store, limits=NEAR_NONE) as swarm:
+            await swarm.resume(1)
+    assert "what kid.2 has not read cannot go back before its tree is resumed: " in caplog.text
+    async with opened(SCRIPT, store=store, limits=NEAR_NONE) as swarm:
+        swarm._runtime.models[model] = ScriptedModel(SCRIPT, name=model, price=FREE)
         await swarm.resume(1)
     assert heard_by(await sessions_in(store)) == [f"[returned] {BACK}"] * 2
