@@ -230,7 +230,7 @@ async def resume_tree(runtime: Runtime, root: int) -> None:
     ordered = [known[agent] for agent in sorted(known)]
     entries = [Entry(head.agent, head.last_seq, head.snapshot_seq, head) for head in ordered]
     loaded = await read_entries(runtime, entries)
-    await _check_tools(runtime, later)
+    await _check_rows(runtime, later)
     if root in runtime.residence.taken_up:  # somebody else resumed the tree while it was read
         return
     nodes = _enter(runtime, loaded)
@@ -258,9 +258,10 @@ async def _lineages(runtime: Runtime, root: int, heads: Sequence[Head], rows: Ro
     return found
 
 
-async def _check_tools(runtime: Runtime, rows: Rows) -> None:
-    """Refuse pending agents whose tools are not registered, before anything is recorded."""
+async def _check_rows(runtime: Runtime, rows: Rows) -> None:
+    """Refuse pending agents whose tools or models are not to be had, before anything is recorded."""
     for profile in (await known_profiles(runtime, rows.profiles())).values():
+        runtime.model(profile.model)
         for name in profile.tools:
             if name not in runtime.tools:
                 raise UnknownToolError(

@@ -223,6 +223,7 @@ class Swarm:
         Raises:
             UnknownAgentError: the store has no such agent.
             UnknownToolError: an agent of the tree uses a tool that is not registered; nothing was started.
+            UsageError, ModelError: or a model that is not to be had here.
         """
         self._check_open()
         runtime = self._runtime

@@ -9,10 +9,10 @@ import pytest
 import trio
 
 import nanotrio
-from nanotrio.errors import ClosedError, StoreOwnedError, UnknownToolError
+from nanotrio.errors import ClosedError, ModelError, StoreOwnedError, UnknownToolError
 from nanotrio.fact_form import decode_facts
 from nanotrio.limits import nano_usd
-from nanotrio.models.scripted import Conversation, Late
+from nanotrio.models.scripted import FREE, Conversation, Late, ScriptedModel
 from nanotrio.records import Closed
 from nanotrio.stores import MemoryStore, this_process
 from nanotrio.stores.store import Batch
@@ -356,3 +356,34 @@ async def test_who_is_below_a_closed_agent_does_not_go_on_after_a_crash(autojump
             check_all_is_given_back(swarm)
         sessions = await sessions_in(again)
         assert {(sessions[kid].status, sessions[kid].ended.fact.status) for kid in left} == {("closed", "cancelled")}
+
+
+async def test_a_tree_with_pending_agents_whose_model_is_missing_is_refused_and_goes_on_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    script, model, store = by_task(root=[late(9)], kid=[late(9)]), "openai-chat/without-a-key", taped_store()
+
+    def small(swarm: nanotrio.Swarm, *, has_model: bool) -> None:
+        swarm._runtime.slots.max_resident = 1
+        if has_model:
+            swarm._runtime.models[model] = ScriptedModel(script, name=model, price=FREE)
+
+    with trio.CancelScope() as scope:
+        async with opened(script, store=store, max_active=1) as swarm:
+            small(swarm, has_model=True)
+            root = await swarm.spawn("root go")
+            for number in range(6):
+                await root.spawn("kid x", model=model if number > 2 else "scripted/test")
+            scope.cancel()
+            await trio.sleep_forever()
+    with trio.fail_after(100):
+        async with opened(script, store=store, max_active=1) as swarm:
+            small(swarm, has_model=False)
+            with pytest.raises(ModelError, match="needs a key"):
+                await swarm.resume(1)
+    async with opened(script, store=store, max_active=1) as swarm:
+        small(swarm, has_model=True)
+        await swarm.resume(1)
+    assert {session.ended.fact.status for session in (await sessions_in(store)).values() if session.ended} == {
+        "completed"
+    }
