@@ -23,7 +23,7 @@ _MIN_CHARACTERS = 8
 class Redactor:
     """Replaces the secrets of one environment; costs nothing where there are none."""
 
-    __slots__ = ("_longest", "_names", "_pattern")
+    __slots__ = ("_beginnings", "_longest", "_names", "_pattern")
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._names: dict[str, str] = {}
@@ -34,6 +34,8 @@ class Redactor:
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         self._longest = len(longest_first[0]) if longest_first else 0
+        beginnings = dict.fromkeys([secret[:_MIN_CHARACTERS] for secret in longest_first])
+        self._beginnings = re.compile(f"(?={'|'.join(map(re.escape, beginnings))})")
 
     def text(self, text: str) -> str:
         """Return ``text`` with each secret replaced by its name in brackets."""
@@ -59,10 +61,16 @@ class Redactor:
 
     def _edge(self, text: str, start: int) -> int:
         """Return where the longest end of ``text`` begins that may be the beginning of a secret."""
-        for edge in range(max(start, len(text) - self._longest + 1), len(text)):
-            if any(secret.startswith(text[edge:]) for secret in self._names if secret[0] == text[edge]):
-                return edge
-        return len(text)
+        start = max(start, len(text) - self._longest + 1)
+        short = max(start, len(text) - _MIN_CHARACTERS + 1)  # from here on what is left is shorter than a beginning
+        for found in self._beginnings.finditer(text, start):  # a key may be very long: few places are worth a look
+            if self._may_begin(text, found.start()):
+                return found.start()
+        return next((edge for edge in range(short, len(text)) if self._may_begin(text, edge)), len(text))
+
+    def _may_begin(self, text: str, edge: int) -> bool:
+        rest = text[edge:]
+        return any(secret.startswith(rest) for secret in self._names if secret[0] == rest[0])
 
     def parts(self, parts: tuple[Part, ...]) -> tuple[Part, ...]:
         """Return a reply's parts without secrets; thinking that holds one is dropped whole, since it is signed.

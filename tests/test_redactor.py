@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -34,6 +35,28 @@ def test_what_cannot_begin_a_key_is_said_at_once(text: str) -> None:
     assert stream is not None
 
     assert stream.feed(f"{text}.") == OVERLAPPING.text(f"{text}.")
+
+
+@given(st.lists(st.sampled_from(["-----BEGIN KEY", "-----BEGIN", "-", "\nabc", "end", "."]), max_size=12))
+def test_long_keys_that_begin_alike_are_found_however_they_are_cut(pieces: list[str]) -> None:
+    redactor = Redactor({"A_KEY": "-----BEGIN KEY\nabc\nend", "B_KEY": "-----BEGIN KEY-----", "C_KEY": "-" * 12})
+    stream = redactor.stream()
+    assert stream is not None
+    said = "".join([stream.feed(piece) for piece in pieces])
+    assert said + stream.end() == redactor.text("".join(pieces))
+
+
+def test_a_very_long_key_does_not_make_each_piece_dear() -> None:
+    def seconds(key: str) -> float:
+        stream = Redactor({"SOME_KEY": key}).stream()
+        assert stream is not None
+        start = time.process_time()
+        for _ in range(10):
+            stream.feed("a line of some text\n" * 3_000)
+        return time.process_time() - start
+
+    short = min(seconds("s" + "0" * 20) for _ in range(3))
+    assert min(seconds("s" + "0" * 100_000) for _ in range(3)) < 60 * short
 
 
 def test_a_key_cut_at_each_character_is_replaced() -> None:
