@@ -135,12 +135,9 @@ def check_prompt(runtime: Runtime, prompt: str, name: str, limits: Limits) -> st
     Raises:
         UsageError, LimitError: what is wrong and what to do.
     """
-    try:
-        prompt = runtime.redactor.text(clean_text(prompt))
-    except (AttributeError, TypeError):
-        if isinstance(prompt, str):
-            raise
-        raise UsageError(f"a prompt is text, and this is of the type {type(prompt).__name__}; give a str") from None
+    if not isinstance(prompt, str):
+        raise UsageError(f"a prompt is text, and this is of the type {type(prompt).__name__}; give a str")
+    prompt = runtime.redactor.text(clean_text(prompt))
     if not prompt or prompt.isspace():
         raise UsageError("the prompt is empty; say what the agent is to do")
     if len(prompt) * 4 > limits.max_message_bytes and len(prompt.encode()) > limits.max_message_bytes:

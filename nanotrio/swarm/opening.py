@@ -50,7 +50,7 @@ from .node import Node
 from .recovery import read_unfinished, tail_heads
 from .residence import Residence
 from .runtime import Approver, Durability, Permissions, Runtime, Settings
-from .spawning import check_tools, register_tool
+from .spawning import check_limits, check_tools, directory_of, register_tool
 from .swarm import Swarm
 from .transcripts import Transcripts
 from .tree import SwarmTree
@@ -116,9 +116,9 @@ async def open_swarm(
     async with _opened(store, fsync=fsync) as opened:
         settings = Settings(
             system=system,
-            limits=limits or Limits(),
+            limits=check_limits(limits or Limits()),
             environment=dict(os.environ if environment is None else environment),
-            directory=_directory(directory),
+            directory=Path(directory_of(directory or Path.cwd())),
             permissions=Permissions(check_mode(permission_mode), rule_names(allowed_tools), rule_names(denied_tools)),
             durability=durability,
             approve=approve,
@@ -173,13 +173,6 @@ async def _opened(store: str | Store | None, *, fsync: bool) -> AsyncIterator[_O
     finally:
         with trio.CancelScope(shield=True):
             await opened.aclose()
-
-
-def _directory(directory: Path | str | None) -> Path:
-    path = Path(directory or Path.cwd()).absolute()
-    if not path.is_dir():
-        raise UsageError(f"the directory {path} does not exist; agents need one to work in")
-    return path
 
 
 def _prepare(

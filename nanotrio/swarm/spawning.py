@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -19,7 +18,7 @@ from .node import Node
 from .result import schema_of
 from .runtime import Runtime
 
-__all__ = ["SpawnOptions", "check_tools", "profile_of", "register_tool"]
+__all__ = ["SpawnOptions", "check_limits", "check_tools", "directory_of", "profile_of", "register_tool"]
 
 _T = TypeVar("_T")
 
@@ -76,7 +75,7 @@ def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> 
         system=_system(runtime, options.get("system"), above),
         tools=_tool_names(runtime, options.get("tools"), above),
         limits=_limits(options, parent.limits if parent else settings.limits, is_child=parent is not None),
-        directory=_directory(options.get("directory")) or (above.directory if above else str(settings.directory)),
+        directory=directory_of(options.get("directory")) or (above.directory if above else str(settings.directory)),
         permission_mode=_mode(options.get("permission_mode"), above, settings.permissions.mode),
         result_schema=schema_of(options.get("result_type")),
         denied_tools=above.denied_tools if above else settings.permissions.denied_tools,
@@ -85,7 +84,7 @@ def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> 
 
 
 def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits:
-    limits = options.get("limits") or default
+    limits = check_limits(options.get("limits") or default)
     if (seconds := options.get("timeout_seconds")) is not None:
         limits = msgspec.structs.replace(limits, turn_seconds=_positive(seconds, "timeout_seconds"))
     budget = options.get("budget_usd")
@@ -96,11 +95,24 @@ def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits
     return limits
 
 
+def check_limits(limits: Limits) -> Limits:
+    """Return ``limits`` if they are.
+
+    Raises:
+        UsageError: something else stands in their place.
+    """
+    if not isinstance(limits, Limits):
+        raise UsageError(f"limits is of the type {type(limits).__name__}; give nanotrio.Limits(...)")
+    return limits
+
+
 def _positive(value: float, what: str) -> float:
     if not isinstance(value, int | float):
         raise UsageError(f"{what} is {value!r}; give a number")
-    if abs(value) > sys.float_info.max and not isinstance(value, float):
-        raise UsageError(f"{what} is larger than any float; give a smaller number")
+    try:
+        value = float(value)
+    except OverflowError:
+        raise UsageError(f"{what} is larger than any number of its kind; give a smaller one, or none") from None
     if not value >= 0 or (what == "budget_usd" and math.isinf(value * NANO)):
         raise UsageError(f"{what} is {value:g}; give a positive number")
     return value
@@ -130,11 +142,23 @@ def _mode(mode: str | None, above: Profile | None, default: str) -> str:
     return wanted if above is None else tighter(wanted, permission_mode(above.permission_mode))
 
 
-def _directory(directory: Path | str | None) -> str:
+def directory_of(directory: Path | str | None) -> str:
+    """Return an agent's directory as an absolute path; nothing where none is given.
+
+    Raises:
+        UsageError: it is none, or no record can hold its name.
+    """
     if directory is None:
         return ""
-    path = Path(directory).absolute()
-    if not path.is_dir():
+    try:
+        path = Path(directory).absolute()
+    except TypeError:
+        raise UsageError(f"directory is of the type {type(directory).__name__}; give a path") from None
+    try:
+        is_directory = path.is_dir()
+    except OSError as error:
+        raise UsageError(f"the directory cannot be looked at: {error.strerror}; give another") from error
+    if not is_directory:
         raise UsageError(f"the directory {path} does not exist; an agent needs one to work in")
     if clean_text(str(path)) != str(path):
         raise UsageError(f"the name of the directory {str(path)!r} is not UTF-8, so no record can hold it; rename it")
@@ -162,7 +186,7 @@ def check_tools(tools: Sequence[_T]) -> Sequence[_T]:
     Raises:
         UsageError: one tool, one name, or a function that makes them stands in their place.
     """
-    if isinstance(tools, str | Tool) or callable(tools):
+    if isinstance(tools, str | Tool) or callable(tools) or not isinstance(tools, Iterable):
         raise UsageError("tools are a list, as in tools=[word_count] or tools=standard_tools(); give one")
     return tools
 
@@ -178,6 +202,8 @@ def register_tool(runtime: Runtime, each: Tool | Callable[..., Any] | str) -> st
         if name not in runtime.tools:
             raise UsageError(f"no tool is called {each!r}; there are {', '.join(runtime.tools)}")
         return name
+    if each is None:  # for which ``tool`` makes a decorator
+        raise UsageError("one of the tools is None; give tools, functions, or names of registered ones")
     made = each if isinstance(each, Tool) else tool(each)
     name = made.spec.name
     known = runtime.tools.setdefault(name, made)

@@ -285,11 +285,28 @@ async def test_an_option_that_spawn_does_not_take_is_refused() -> None:
             await swarm.spawn("root go", budget=0.5)  # type: ignore[call-arg]
         with pytest.raises(UsageError, match="give a positive number"):
             await swarm.spawn("root go", budget_usd=1e300)
-        with pytest.raises(UsageError, match="is larger than any float"):
+        with pytest.raises(UsageError, match="is larger than any number of its kind"):
             await swarm.spawn("root go", timeout_seconds=10**5_000)
         for option in ("name", "model", "system", "permission_mode", "uuid"):
             with pytest.raises(UsageError, match=f"{option} is of the type int; give a text"):
                 await swarm.spawn("root go", **{option: 5})  # type: ignore[misc]
+        unfit: list[tuple[dict[str, Any], str]] = [
+            ({"limits": 5}, "limits is of the type int"),
+            ({"directory": 5}, "directory is of the type int"),
+            ({"directory": "x" * 300}, "the directory cannot be looked at"),
+            ({"tools": 5}, "tools are a list"),
+            ({"tools": [None]}, "one of the tools is None"),
+            ({"budget_usd": 10**400}, "budget_usd is larger than any number"),
+            ({"timeout_seconds": 10**400}, "timeout_seconds is larger than any number"),
+        ]
+        for options, message in unfit:
+            with pytest.raises(UsageError, match=message):
+                await swarm.spawn("root go", **options)
+            if not options.keys() & {"budget_usd", "timeout_seconds"}:
+                with pytest.raises(UsageError, match=message):
+                    await opened(by_task(), **options).__aenter__()
+        with pytest.raises(UsageError, match="a prompt is text, and this is of the type bytes"):
+            await swarm.spawn(b"root go")  # type: ignore[arg-type]
         assert swarm.agents() == []
         root = await swarm.spawn("root go")
         with pytest.raises(UsageError, match="uuid names the session of a root"):
