@@ -134,8 +134,7 @@ class Runtime:
         self.unresumed = Unresumed()
         """What the store held that was unfinished when it was opened, and was not taken up since."""
         self.next_agent = 1
-        self.live = self.unfinished_roots = 0
-        """Agents that have a task, be it a bare one; roots that are unfinished."""
+        self.live = self.unfinished_roots = 0  # agents that have a task, be it a bare one
         self.outcomes: dict[OutcomeStatus, int] = {}
         """Agents that were done here, by outcome."""
         self.naming = trio.Lock()
@@ -160,11 +159,10 @@ class Runtime:
         self.no_processes = AgentProcesses(token, 0)
         """For calls that start none."""
         self.output_directory = output_directory
-        self.process_environment = {
-            name: value for name, value in settings.environment.items() if name not in PROVIDER_KEYS
-        }
+        environment = settings.environment
+        self.process_environment = {name: environment[name] for name in environment if name not in PROVIDER_KEYS}
         """What processes inherit."""
-        self.redactor = Redactor(settings.environment)
+        self.redactor = Redactor(environment)
         self.client: Client | None = None
         self.paths: dict[str, Path] = {}
         self.kinds: dict[tuple[object, ...], Kind] = {}
