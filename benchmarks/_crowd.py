@@ -103,7 +103,7 @@ class Crowd:
         """So many wait for the model."""
         if count > self.peak_waiting:
             self.peak_waiting = count
-            if count == self.active:
+            if count >= self.active:
                 self.full.set()
 
     def replied(self, reply: Reply) -> None:
@@ -150,6 +150,7 @@ class CrowdModel:
     async def _attempt_later(self, body: bytes, emit: Any, idle_seconds: float) -> Reply:
         if not self._crowd.may_reply:
             await self._crowd.held.park()
+            self._crowd.waits(self.waiting + 1)  # while it was let go it counted as neither held nor asking
         reply = await self._model.attempt(body, emit, idle_seconds=idle_seconds)
         self._crowd.replied(reply)
         return reply

@@ -26,7 +26,7 @@ class JournalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one record."""
     gather_seconds: float = 0.02
     """How long records gather while nobody waits for them."""
-    heads_records: int = 30_000
+    heads_records: int = 20_000
     """Heads are written after so many records, so a reopen never replays many more."""
     heads_idle_seconds: float = 2.0
     """Heads are written when nothing was appended for so long."""
