@@ -13,6 +13,7 @@ import msgspec
 from nanotrio import AgentView, read_store
 from nanotrio.errors import NanotrioError, UsageError
 from nanotrio.stores import parse_url
+from nanotrio.swarm.growing import MAX_DIGITS
 from nanotrio.swarm.reading import Tree, read_lineage, read_roots
 
 from .exits import CommandError, CommandLineError
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 _MIN_UUID_CHARACTERS = 4
-_MAX_DIGITS = 18
 _UUID = re.compile(r"[0-9a-fA-F-]+")
 _T = TypeVar("_T")
 
@@ -168,7 +168,7 @@ async def _matching(url: str, session: str, name: str, *, one_of_many: bool) -> 
         if not name or not tops:
             return [Found(url, view, view) for view in tops]
     number = name.rpartition(".")[2]  # an agent's number in its store ends its name
-    if not number.isdecimal() or len(number) > _MAX_DIGITS:
+    if not number.isdecimal() or len(number) > MAX_DIGITS:
         return []
     lineage = await _read(partial(read_lineage, url, int(number)), one_of_many=one_of_many)
     is_number = name == number and not session and not one_of_many

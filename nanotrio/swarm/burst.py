@@ -64,7 +64,7 @@ class Burst:
     def begin(self) -> tuple[int, int]:
         """Return the number that the group's next record will have, and the time of the group."""
         if not self._rows:
-            self.at_us = int(time.time() * 1e6)
+            self.at_us = int(time.time() * 1e6)  # agents keep these, and a quotient would be half as large again
         return self._journal.next_seq + len(self._rows), self.at_us
 
     def make(self, heads: Sequence[Head], facts: Sequence[bytes]) -> None:
@@ -74,9 +74,8 @@ class Burst:
 
     def content(self, body: bytes) -> int:
         """Return the number of the record that holds ``body``, writing it with this group unless it is known."""
-        if not self._rows:
-            self.at_us = int(time.time() * 1e6)
-        return self._journal.content(body, self.at_us, self._rows)
+        _, at_us = self.begin()
+        return self._journal.content(body, at_us, self._rows)
 
     def append(self) -> int:
         """Hand the group to the journal; return the number of its last record, or of the last one before."""

@@ -87,10 +87,8 @@ class Swarm:
         await self._runtime.journal.room()
         if len(prompts) >= QUOTA:
             await self._runtime.pump.long_turn()
-        if parent is None and isinstance(uuid := options.get("uuid"), str) and uuid:
-            async with sole_session(self._runtime, uuid):
-                agents = self.spawn_below_nowait(parent, prompts, options)
-        else:
+        uuid = options.get("uuid") if parent is None else None
+        async with sole_session(self._runtime, uuid if isinstance(uuid, str) else ""):
             agents = self.spawn_below_nowait(parent, prompts, options)
         await self._runtime.journal.durable(self._runtime.append())
         return agents
