@@ -1,20 +1,23 @@
 """The part of CBOR (RFC 8949) that records are written with, for what is written most.
 
 The bytes are those of ``cbor2.dumps``, which spends most of its time finding out what a value is; whoever writes a
-Struct knows that of each field.
+Struct knows that of each field. A record is a list of pieces that are joined once; a text is its ``TEXT_HEADS`` by size
+and its bytes.
 """
 
 from __future__ import annotations
 
 import cbor2
 
-__all__ = ["FALSE", "NULL", "TRUE", "array", "integer", "text"]
+__all__ = ["ARRAY_HEADS", "BOOLEANS", "COUNTS", "NULL", "TEXT_HEADS", "WORDS", "integer", "text"]
 
-FALSE, TRUE, NULL = b"\xf4", b"\xf5", b"\xf6"
+BOOLEANS = (b"\xf4", b"\xf5")
+NULL = b"\xf6"
+
+_FEW = 4_096
+"""So many of a kind are kept once they were made."""
 
 _INTEGERS = tuple([cbor2.dumps(number) for number in range(256)])
-_TEXT_HEADS = tuple([cbor2.dumps("x" * size)[:-size] if size else b"\x60" for size in range(256)])
-_ARRAY_HEADS = tuple([bytes((0x80 + size,)) for size in range(24)])
 
 
 def integer(number: int) -> bytes:
@@ -35,14 +38,47 @@ def text(value: str) -> bytes:
         UnicodeEncodeError: it holds a lone surrogate.
     """
     data = value.encode()
-    size = len(data)
-    return _TEXT_HEADS[size] + data if size < 0x100 else cbor2.dumps(value)
+    return TEXT_HEADS[len(data)] + data
 
 
-def array(items: list[bytes]) -> bytes:
-    """Return an array of what was written already."""
-    size = len(items)
-    if size < len(_ARRAY_HEADS):
-        return _ARRAY_HEADS[size] + b"".join(items)
-    head = integer(size)  # that of an array differs in the kind, the three highest bits of the first byte
-    return bytes((head[0] | 0x80,)) + head[1:] + b"".join(items)
+class _Heads(dict[int, bytes]):
+    """What begins a text or an array, by its size: the number that it is, but for the three highest bits."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
+
+    def __missing__(self, size: int) -> bytes:
+        number = integer(size)
+        head = bytes((number[0] | self._kind,)) + number[1:]
+        if size < _FEW:
+            self[size] = head
+        return head
+
+
+class _Counts(dict[int, bytes]):
+    """Whole numbers that are often small."""
+
+    __slots__ = ()
+
+    def __missing__(self, number: int) -> bytes:
+        made = integer(number)
+        if 0 <= number < _FEW:
+            self[number] = made
+        return made
+
+
+class _Words(dict[str, bytes]):
+    """Texts of which there are few, as names of models, tools and states."""
+
+    __slots__ = ()
+
+    def __missing__(self, value: str) -> bytes:
+        made = text(value)
+        if len(self) < _FEW and len(made) < 0x100:
+            self[value] = made
+        return made
+
+
+TEXT_HEADS, ARRAY_HEADS, COUNTS, WORDS = _Heads(0x60), _Heads(0x80), _Counts(), _Words()

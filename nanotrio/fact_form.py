@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cbor2
 import msgspec
 
-from . import cbor
-from .cbor import integer, text
+from .cbor import ARRAY_HEADS, BOOLEANS, COUNTS, NULL, TEXT_HEADS, WORDS, integer, text
 from .errors import RecordError
 from .messages import Text, ToolCall, Usage, clean_text
 from .records import (
@@ -36,78 +35,94 @@ class _Facts(msgspec.Struct, array_like=True):
     facts: tuple[Fact, ...]
 
 
-def encode_facts(facts: Iterable[Fact]) -> bytes:
+def encode_facts(facts: Sequence[Fact]) -> bytes:
     """Return the stored form of ``facts``; what slipped in uncleaned is cleaned, so one bad text holds up nobody."""
-    facts = tuple(facts)
     try:
-        return cbor.array([_WRITERS.get(type(fact), _write)(fact) for fact in facts])
+        pieces = [ARRAY_HEADS[len(facts)]]
+        for fact in facts:
+            _WRITERS.get(type(fact), _write)(pieces, fact)
+        return b"".join(pieces)
     except (AttributeError, TypeError, UnicodeEncodeError):  # a lone surrogate, or a value of another type
-        return cbor2.dumps(_cleaned(msgspec.to_builtins(facts, builtin_types=(bytes,))))
+        return cbor2.dumps(_cleaned(msgspec.to_builtins(tuple(facts), builtin_types=(bytes,))))
 
 
-def _write(value: Any) -> bytes:
-    return cbor2.dumps(msgspec.to_builtins(value, builtin_types=(bytes,)))
+def _write(pieces: list[bytes], value: Any) -> None:
+    pieces.append(cbor2.dumps(msgspec.to_builtins(value, builtin_types=(bytes,))))
 
 
-def _write_spawned(fact: Spawned) -> bytes:
-    start = b"\x87\x67spawned" + integer(fact.parent) + integer(fact.root) + integer(fact.depth)
-    return start + text(fact.name) + integer(fact.profile) + text(fact.uuid)
+def _write_spawned(pieces: list[bytes], fact: Spawned) -> None:
+    pieces += (b"\x87\x67spawned", integer(fact.parent), integer(fact.root), integer(fact.depth), text(fact.name))
+    pieces += (integer(fact.profile), text(fact.uuid))
 
 
-def _write_mail(fact: MailArrived) -> bytes:
-    return b"\x85\x64mail" + text(fact.kind) + integer(fact.sender) + text(fact.text) + text(fact.sender_name)
+def _write_mail(pieces: list[bytes], fact: MailArrived) -> None:
+    said, name = fact.text.encode(), fact.sender_name.encode()
+    pieces += (b"\x85\x64mail", WORDS[fact.kind], integer(fact.sender), TEXT_HEADS[len(said)], said)
+    pieces += (TEXT_HEADS[len(name)], name)
 
 
-def _write_turn(fact: TurnStarted) -> bytes:
-    return b"\x83\x64turn" + integer(fact.turn) + integer(fact.read_seq)
+def _write_turn(pieces: list[bytes], fact: TurnStarted) -> None:
+    pieces += (b"\x83\x64turn", COUNTS[fact.turn], integer(fact.read_seq))
 
 
-def _write_replied(fact: Replied) -> bytes:
-    parts = cbor.array([_WRITERS.get(type(part), _write)(part) for part in fact.parts])
-    cost = cbor.NULL if fact.cost_nano is None else integer(fact.cost_nano)
-    return b"\x86\x67replied" + text(fact.model) + parts + text(fact.stop) + _write_usage(fact.usage) + cost
+def _write_replied(pieces: list[bytes], fact: Replied) -> None:
+    pieces += (b"\x86\x67replied", WORDS[fact.model], ARRAY_HEADS[len(fact.parts)])
+    for part in fact.parts:
+        _WRITERS.get(type(part), _write)(pieces, part)
+    pieces.append(WORDS[fact.stop])
+    _write_usage(pieces, fact.usage)
+    pieces.append(NULL if fact.cost_nano is None else COUNTS[fact.cost_nano])
 
 
-def _write_text(part: Text) -> bytes:
-    return b"\x82\x64text" + text(part.text)
+def _write_text(pieces: list[bytes], part: Text) -> None:
+    said = part.text.encode()
+    pieces += (b"\x82\x64text", TEXT_HEADS[len(said)], said)
 
 
-def _write_call(part: ToolCall) -> bytes:
-    return b"\x85\x64call" + text(part.id) + text(part.name) + text(part.arguments) + text(part.problem)
+def _write_call(pieces: list[bytes], part: ToolCall) -> None:
+    call_id, arguments = part.id.encode(), part.arguments.encode()
+    pieces += (b"\x85\x64call", TEXT_HEADS[len(call_id)], call_id, WORDS[part.name])
+    pieces += (TEXT_HEADS[len(arguments)], arguments, WORDS[part.problem])
 
 
-def _write_usage(usage: Usage) -> bytes:
-    head = b"\x84" + integer(usage.input) + integer(usage.output)
-    return head + integer(usage.cache_read) + integer(usage.cache_write)
+def _write_usage(pieces: list[bytes], usage: Usage) -> None:
+    counts = COUNTS
+    pieces += (b"\x84", counts[usage.input], counts[usage.output], counts[usage.cache_read], counts[usage.cache_write])
 
 
-def _write_ended(fact: ToolEnded) -> bytes:
-    is_error = cbor.TRUE if fact.is_error else cbor.FALSE
-    return b"\x85\x65ended" + text(fact.call_id) + text(fact.content) + is_error + text(fact.mistake)
+def _write_ended(pieces: list[bytes], fact: ToolEnded) -> None:
+    call_id, content = fact.call_id.encode(), fact.content.encode()
+    pieces += (b"\x85\x65ended", TEXT_HEADS[len(call_id)], call_id, TEXT_HEADS[len(content)], content)
+    pieces += (BOOLEANS[fact.is_error], WORDS[fact.mistake])
 
 
-def _write_submitted(fact: Submitted) -> bytes:
-    return b"\x82\x69submitted" + text(fact.result)
+def _write_submitted(pieces: list[bytes], fact: Submitted) -> None:
+    result = fact.result.encode()
+    pieces += (b"\x82\x69submitted", TEXT_HEADS[len(result)], result)
 
 
-def _write_turn_ended(fact: TurnEnded) -> bytes:
-    survivors = cbor.array([text(each) for each in fact.survivors])
-    start = b"\x86\x6aturn_ended" + text(fact.status) + text(fact.reason)
-    return start + text(fact.result) + text(fact.last_text) + survivors
+def _write_turn_ended(pieces: list[bytes], fact: TurnEnded) -> None:
+    reason, result, last = fact.reason.encode(), fact.result.encode(), fact.last_text.encode()
+    pieces += (b"\x86\x6aturn_ended", WORDS[fact.status], TEXT_HEADS[len(reason)], reason)
+    pieces += (TEXT_HEADS[len(result)], result, TEXT_HEADS[len(last)], last, ARRAY_HEADS[len(fact.survivors)])
+    pieces += [text(each) for each in fact.survivors]
 
 
-def _write_settled(_: Settled) -> bytes:
-    return b"\x81\x67settled"
+def _write_settled(pieces: list[bytes], _: Settled) -> None:
+    pieces.append(b"\x81\x67settled")
 
 
-def _write_child(fact: ChildEnded) -> bytes:
-    start = b"\x8d\x65child" + integer(fact.child) + text(fact.name) + integer(fact.turn) + text(fact.status)
-    told = text(fact.reason) + text(fact.result) + text(fact.last_text)
-    costs = _write_usage(fact.usage) + integer(fact.cost_nano) + integer(fact.uncertain_nano) + integer(fact.unpriced)
-    return start + told + costs + (cbor.TRUE if fact.is_told else cbor.FALSE)
+def _write_child(pieces: list[bytes], fact: ChildEnded) -> None:
+    name, reason = fact.name.encode(), fact.reason.encode()
+    result, last = fact.result.encode(), fact.last_text.encode()
+    pieces += (b"\x8d\x65child", integer(fact.child), TEXT_HEADS[len(name)], name, COUNTS[fact.turn])
+    pieces += (WORDS[fact.status], TEXT_HEADS[len(reason)], reason)
+    pieces += (TEXT_HEADS[len(result)], result, TEXT_HEADS[len(last)], last)
+    _write_usage(pieces, fact.usage)
+    pieces += (COUNTS[fact.cost_nano], COUNTS[fact.uncertain_nano], COUNTS[fact.unpriced], BOOLEANS[fact.is_told])
 
 
-_WRITERS: dict[type, Callable[[Any], bytes]] = {
+_WRITERS: dict[type, Callable[[list[bytes], Any], None]] = {
     Spawned: _write_spawned,
     MailArrived: _write_mail,
     TurnStarted: _write_turn,

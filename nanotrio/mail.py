@@ -82,7 +82,7 @@ def render_mails(mails: Iterable[Mail], max_lines: int = 50) -> str:
 
 def task_of(prompt: str) -> str:
     """Return the beginning of a prompt on one line, as it is shown for the agent's task."""
-    start = prompt.lstrip()[: _MAX_TASK_CHARACTERS * 2]
-    if not start.isprintable() or "  " in start:  # other blanks than single spaces
-        start = " ".join(start.split())
-    return start.strip()[:_MAX_TASK_CHARACTERS]
+    start = prompt[:_MAX_TASK_CHARACTERS]
+    if not start.isprintable() or "  " in start or start.startswith(" "):  # other blanks than single spaces
+        start = " ".join(prompt.lstrip()[: _MAX_TASK_CHARACTERS * 2].split())[:_MAX_TASK_CHARACTERS]
+    return start.rstrip()

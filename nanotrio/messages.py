@@ -150,4 +150,7 @@ def _clean_part(part: Part) -> Part:
 
 def text_of(message: Message) -> str:
     """The message's text parts, joined."""
-    return "".join([part.text for part in message.parts if isinstance(part, Text)])
+    parts = message.parts
+    if len(parts) == 1 and type(parts[0]) is Text:
+        return parts[0].text
+    return "".join([part.text for part in parts if isinstance(part, Text)])

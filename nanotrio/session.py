@@ -97,7 +97,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     snapshot_bytes: int = 0
     """Size of the newest snapshot."""
     grown_bytes: int = 0
-    """About how much the records since then say."""
+    """Size of the texts in the records since then."""
     evicted: int = 0
     """How many messages, the first ones, are not in ``messages``; everything else of a session always is there."""
     evicted_seq: int = 0  # the last record when they were dropped
@@ -118,7 +118,6 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
         """The facts that follow belong to record ``seq``."""
         self.last_seq = seq
         self.records += 1
-        self.grown_bytes += _RECORD_BYTES
         self.former_us = self.updated_us
         self.updated_us = at_us
         if not self.created_us:
@@ -132,9 +131,10 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
 
     def is_due_for_snapshot(self) -> bool:
         """Whether the chain's next record should begin with a snapshot."""
+        records = self.records - self.snapshot_records
         return (
-            self.records - self.snapshot_records >= SNAPSHOT_RECORDS
-            and self.grown_bytes >= self.snapshot_bytes
+            records >= SNAPSHOT_RECORDS
+            and self.grown_bytes + records * _RECORD_BYTES >= self.snapshot_bytes
             and (not self.evicted or bool(self.packed))
         )
 

@@ -26,7 +26,7 @@ open gets its one result there, so the history a provider sees is valid after an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import msgspec
 
@@ -148,16 +148,19 @@ class Stop(msgspec.Struct, frozen=True, gc=False):
 Input: TypeAlias = Admitted | ModelReplied | Failed | Intend | ToolReturned | Submit | Refuse | Restart | Stop
 
 
+@final
 class AskModel(msgspec.Struct, frozen=True, gc=False):
     """Reserve, and make one attempt of a model call."""
 
 
+@final
 class RunTools(msgspec.Struct, frozen=True, gc=False):
     """Run these calls; each comes back as one ``ToolReturned``."""
 
     calls: tuple[ToolCall, ...]
 
 
+@final
 class Retry(msgspec.Struct, frozen=True, gc=False):
     """Wait as the kind of failure asks, then ask the model again."""
 
@@ -166,6 +169,7 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
+@final
 class EndTurn(msgspec.Struct, frozen=True, gc=False):
     """Absorb a ``Stop`` with this outcome. ``is_final`` says that descendants still running are to be ended."""
 
@@ -251,15 +255,19 @@ def absorb(session: Session, event: Input) -> tuple[Fact, ...]:
 
 def _absorb_reply(session: Session, event: ModelReplied) -> tuple[Fact, ...]:
     reply = event.reply
-    calls = [part for part in reply.parts if type(part) is ToolCall]
-    if not calls:
-        return (reply,)
-    ids = {call.id for call in calls}
-    if len(ids) < len(calls) or "" in ids:
+    ids: set[str] = {""}
+    is_bad = is_unnamed = False
+    for part in reply.parts:
+        if type(part) is ToolCall:
+            is_unnamed = is_unnamed or part.id in ids
+            ids.add(part.id)
+            is_bad = is_bad or part.problem != ""
+    if is_unnamed:
         reply = msgspec.structs.replace(reply, parts=_with_unique_ids(reply.parts, session.last_seq))
-        calls = [part for part in reply.parts if type(part) is ToolCall]
-    bad = [ToolEnded(call.id, call.problem, True, f"{call.name}: bad arguments") for call in calls if call.problem]
-    return (reply, *bad)
+    if not is_bad:
+        return (reply,)
+    bad = [part for part in reply.parts if type(part) is ToolCall and part.problem]
+    return (reply, *[ToolEnded(call.id, call.problem, True, f"{call.name}: bad arguments") for call in bad])
 
 
 def _with_unique_ids(parts: Sequence[object], salt: int) -> tuple[object, ...]:

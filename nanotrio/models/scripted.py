@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, final
 
 import msgspec
 import outcome
@@ -91,6 +91,9 @@ class Conversation:
     @property
     def first(self) -> Message:
         """The first message; decoded at each use."""
+        return self._first()
+
+    def _first(self) -> Message:
         end = self._lines.find(b"\n")
         return _decode_message(self._lines[: end if end >= 0 else None])
 
@@ -109,7 +112,7 @@ class Conversation:
     @property
     def task(self) -> str:
         """The text of the first message: what the agent was first asked."""
-        return text_of(self.first)
+        return text_of(self._first())
 
     @property
     def last_text(self) -> str:
@@ -154,6 +157,7 @@ def split_request(body: bytes, head: bytes = b"\n") -> tuple[bytes, bytes]:
     return head, body[len(head) :]
 
 
+@final
 class Late(msgspec.Struct, frozen=True, gc=False):
     """An answer that takes ``seconds`` more than the model's own latency."""
 
@@ -335,7 +339,7 @@ class ScriptedModel:
         except ModelError as error:
             answer = error.with_traceback(None)
         late_seconds = 0.0
-        if isinstance(answer, Late):
+        if type(answer) is Late:
             late_seconds, answer = answer.seconds, answer.answer
         if not isinstance(answer, ModelError):
             answer = _completed(answer, conversation)
@@ -364,22 +368,19 @@ class ScriptedModel:
 
 def _completed(reply: Reply, conversation: Conversation) -> Reply:
     """``reply`` with an id for each call and its usage, where the script left these open; else itself."""
-    is_open = reply.usage is _DERIVED or any(type(part) is ToolCall and not part.id for part in reply.parts)
-    if not is_open:
-        return reply
-    parts: list[Part] = []
+    parts = reply.parts
     said = 0
-    for part in reply.parts:
+    for index, part in enumerate(parts):
         if type(part) is ToolCall:
             said += len(part.name) + len(part.arguments)
             if not part.id:
-                call_id = f"call_{conversation.steps}_{len(parts)}"
-                part = ToolCall(call_id, part.name, part.arguments, part.problem)  # noqa: PLW2901 - now with its id
+                named = ToolCall(f"call_{conversation.steps}_{index}", part.name, part.arguments, part.problem)
+                parts = (*parts[:index], named, *parts[index + 1 :])
         elif type(part) is Text or type(part) is Thinking:
             said += len(part.text)
-        parts.append(part)
-    derived = Usage(conversation.size_bytes // 4 + 1, said // 4 + 1) if reply.usage is _DERIVED else reply.usage
-    return Reply(tuple(parts), reply.stop, derived)
+    if reply.usage is _DERIVED:
+        return Reply(parts, reply.stop, Usage(conversation.size_bytes // 4 + 1, said // 4 + 1))
+    return reply if parts is reply.parts else Reply(parts, reply.stop, reply.usage)
 
 
 def _deltas(reply: Reply) -> list[Delta]:

@@ -42,12 +42,12 @@ class Burst:
         agent = session.agent
         entry = self._entries.get(agent)
         if entry is None:
-            if not self._rows:
+            rows = self._rows
+            if not rows:
                 self.at_us = int(time.time() * 1e6)
             entry = self._entries[agent] = []
-            seq = self._journal.next_seq + len(self._rows)
-            self._rows.append((session.last_seq, agent, entry))
-            session.begin_record(seq, self.at_us)
+            rows.append((session.last_seq, agent, entry))
+            session.begin_record(self._journal.next_seq + len(rows) - 1, self.at_us)
             if session.is_due_for_snapshot():
                 snapshot = session.snapshot()
                 entry.append(snapshot)

@@ -143,7 +143,7 @@ def _run_inline(runtime: Runtime, node: Node, job: _Job) -> bool:
     except Exception as error:  # noqa: BLE001 - the model chose the arguments, and they end no agent
         _answer(runtime, node, job.call, f"{job.call.name} failed: {type(error).__name__}: {error}", is_error=True)
         return False
-    if isinstance(answer, ToolOutput):
+    if type(answer) is ToolOutput:
         _answer(runtime, node, job.call, answer.content, is_error=answer.is_error)
         return False
     assert isinstance(answer, (WaitFor, EndTree))

@@ -196,7 +196,7 @@ def spawn_alike(
     """
     made: list[Node | Head] = []
     for index, prompt in enumerate(prompts):
-        if parent is not None and runtime.slots.are_rows_due(parent.root.id):
+        if parent is not None and runtime.slots.are_rows_due(parent.session.root):
             return [*made, *_spawn_rows(runtime, parent, prompts[index:], name, profile)]
         made.append(spawn_nowait(runtime, parent, prompt, name, profile, session_id))
     return made
@@ -204,7 +204,7 @@ def spawn_alike(
 
 def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: str, profile: Profile) -> list[Head]:
     kind = kind_of(runtime, parent, profile, None, name)
-    root, stem, seq = parent.root.id, stem_of(runtime, name), profile_seq(runtime, profile)
+    root, stem, seq = parent.session.root, stem_of(runtime, name), profile_seq(runtime, profile)
     encode = birth_encoder(Spawned(parent.id, root, parent.session.depth + 1, "", seq))
     first_seq, at_us = runtime.burst.begin()
     first = runtime.next_agent

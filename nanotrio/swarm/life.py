@@ -146,26 +146,26 @@ def _next_work(runtime: Runtime, node: Node) -> Awaitable[Any] | None:
                 crash.here("after-read", node.id)
             if isinstance(decision.facts[0], TurnStarted):
                 _turn_began(runtime, node)
-        match decision.effect:
-            case AskModel():
-                return ask_model(runtime, node)
-            case RunTools(calls):
-                if (jobs := run_tools(runtime, node, calls)) is not None:
-                    return jobs
-            case Retry() as retry:
-                return _try_again(runtime, node, retry)
-            case EndTurn() as end:
-                if (work := _end_turn(runtime, node, end)) is not None:
-                    return work
-                if session.turn is None and has_ends_to_gather(node):
-                    rest(runtime, node)
-                    return None
-            case None:
-                rest(runtime, node) if node.unfinished_children else settle(runtime, node)
-                runtime.append()
+        effect = decision.effect
+        if type(effect) is AskModel:  # a match takes ten times as long
+            return ask_model(runtime, node)
+        if type(effect) is RunTools:
+            if (jobs := run_tools(runtime, node, effect.calls)) is not None:
+                return jobs
+        elif type(effect) is EndTurn:
+            if (work := _end_turn(runtime, node, effect)) is not None:
+                return work
+            if session.turn is None and has_ends_to_gather(node):
+                rest(runtime, node)
                 return None
-            case _:
-                assert_never(decision.effect)
+        elif type(effect) is Retry:
+            return _try_again(runtime, node, effect)
+        elif effect is None:
+            rest(runtime, node) if node.unfinished_children else settle(runtime, node)
+            runtime.append()
+            return None
+        else:
+            assert_never(effect)
 
 
 async def _take_slot(runtime: Runtime, node: Node) -> None:

@@ -127,7 +127,7 @@ class Slots:
         elif node.parent is None or session.turns:
             self._woken.append(node)
         else:
-            self._line(node.root.id).in_memory.append((self.rows.end, node))
+            self._line(session.root).in_memory.append((self.rows.end, node))
             self._in_memory += 1
         self.hand_on()
 

@@ -130,8 +130,8 @@ class SwarmTree:
         number = address.rpartition(".")[2]
         if number.isdecimal() and len(number) <= MAX_DIGITS:
             found = self._here(int(number))
-            root = found.root.id if isinstance(found, Node) else found.root if found is not None else 0
-            if found is not None and root == node.root.id and address in (found.name, number):
+            root = found.session.root if isinstance(found, Node) else found.root if found is not None else 0
+            if found is not None and root == node.session.root and address in (found.name, number):
                 return found
             raise ToolError(f"no agent {address!r} in this tree; list_agents names those below you")
         parents = [each for each in (node.parent, node) if each is not None]
