@@ -41,29 +41,17 @@ def text(value: str) -> bytes:
     return TEXT_HEADS[len(data)] + data
 
 
-class _Heads(dict[int, bytes]):
-    """What begins a text or an array, by its size: the number that it is, but for the three highest bits."""
+class _Numbers(dict[int, bytes]):
+    """Whole numbers that are often small; or sizes, as texts and arrays begin: ``kind`` is their three highest bits."""
 
     __slots__ = ("_kind",)
 
     def __init__(self, kind: int) -> None:
         self._kind = kind
 
-    def __missing__(self, size: int) -> bytes:
-        number = integer(size)
-        head = bytes((number[0] | self._kind,)) + number[1:]
-        if size < _FEW:
-            self[size] = head
-        return head
-
-
-class _Counts(dict[int, bytes]):
-    """Whole numbers that are often small."""
-
-    __slots__ = ()
-
     def __missing__(self, number: int) -> bytes:
         made = integer(number)
+        made = bytes((made[0] | self._kind,)) + made[1:]
         if 0 <= number < _FEW:
             self[number] = made
         return made
@@ -81,4 +69,5 @@ class _Words(dict[str, bytes]):
         return made
 
 
-TEXT_HEADS, ARRAY_HEADS, COUNTS, WORDS = _Heads(0x60), _Heads(0x80), _Counts(), _Words()
+COUNTS, TEXT_HEADS, ARRAY_HEADS = _Numbers(0), _Numbers(0x60), _Numbers(0x80)
+WORDS = _Words()
