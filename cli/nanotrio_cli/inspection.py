@@ -28,7 +28,7 @@ from .money import cost_text, view_cost
 from .output import encode_line, write_error, write_now
 from .printable import one_line, printable
 from .result import usage_record
-from .sessions import Found, check_url, find, newest, read_trees, read_views, shown_url, working_directory
+from .sessions import Found, Skipped, check_url, find, newest, read_trees, read_views, shown_url, working_directory
 from .stream import content_records
 from .transcript import call_line
 
@@ -69,7 +69,7 @@ async def _inspect(options: InspectOptions, environment: Mapping[str, str]) -> i
         await _list(options, urls, one_of_many=many)
         return OK
     if options.command == "tree" and options.id is None and not many:
-        views = await read_views(urls[0], one_of_many=False)
+        views = await read_views(urls[0], None)
         _print_tree(options, views, None)
         return OK
     if options.id is None:
@@ -109,14 +109,17 @@ def view_record(view: AgentView, url: str) -> dict[str, Any]:
 
 async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bool) -> None:
     rows: list[tuple[AgentView, str, int]] = []
+    skipped = Skipped() if one_of_many else None
     for url in urls:
         if options.all:
-            views = await read_views(url, one_of_many=one_of_many)
+            views = await read_views(url, skipped)
             sizes = Counter(view.root for view in views)
             rows += [(view, url, sizes[view.id]) for view in views]
         else:
-            trees = await read_trees(url, one_of_many=one_of_many)
+            trees = await read_trees(url, skipped)
             rows += [(tree.root if options.json else _shown(tree), url, tree.agents) for tree in trees]
+    if skipped is not None:
+        skipped.tell()
     if not options.all:
         rows.sort(key=lambda row: row[0].updated_us, reverse=True)
     if options.json:

@@ -25,7 +25,7 @@ from .printable import one_line
 from .prompt_terminal import PromptTerminal
 from .repl import Session, repl
 from .rules import rules_of
-from .sessions import read_trees, roots
+from .sessions import Skipped, read_trees, roots
 from .signals import watch_signals
 from .terminal import EndOfInputError, Terminal
 from .transcript import Piece
@@ -132,12 +132,13 @@ class _Interactive:
         many = self._options.store is None
         urls = DataFolder(self._environment).stores() if many else [self._options.store or ""]
         lines: list[str] = []
+        skipped = Skipped() if many else None
         for url in urls:
             lines += [
                 f"{view.uuid}  {view_cost(view)}  {one_line(view.task, 60)}"
-                for view in roots(await read_trees(url, one_of_many=many))
+                for view in roots(await read_trees(url, skipped))
                 if view.directory == str(self._directory)
             ]
             if len(lines) >= _LISTED_SESSIONS:
                 break
-        return lines[:_LISTED_SESSIONS]
+        return lines[:_LISTED_SESSIONS] + (skipped.lines if skipped is not None else [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -11,6 +10,7 @@ import msgspec
 from nanotrio.errors import UsageError
 from nanotrio.limits import Limits
 from nanotrio.swarm import Template
+from nanotrio.swarm.template import hint
 
 from .exits import CommandError, CommandLineError
 from .map_items import FileItems, GlobItems, Items
@@ -98,11 +98,8 @@ def check_columns(template: Template, items: Items, reader: RowReader | None, ro
         if name in known:
             continue
         where = "" if items.form in ("lines", "glob") or row is None else f" {items.where(row)} has"
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {{{near[0]}}}?" if near else "; a brace of the text itself is written {{ or }}"
-        raise CommandLineError(
-            f"--prompt asks for {{{name}}}, and{where or ' there is'} {', '.join(f'{{{one}}}' for one in known)}{hint}"
-        )
+        there = ", ".join(f"{{{one}}}" for one in known)
+        raise CommandLineError(f"--prompt asks for {{{name}}}, and{where or ' there is'} {there}; {hint(name, known)}")
 
 
 def survey_of(items: FileItems | GlobItems, template: Template, policy: str, tell: Callable[[str], None]) -> Survey:

@@ -85,7 +85,7 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
     session_id = options.session_id or str(uuid.uuid4())
     if options.session_id and (
         (many and any(session_id in url for url in urls))  # -r looks there first
-        or any(session_id == view.uuid for view in roots(await read_trees(found.url, one_of_many=False)))
+        or any(session_id == view.uuid for view in roots(await read_trees(found.url, None)))
     ):
         raise CommandError(f"there is a session {session_id} already; choose another id for the fork")
     return Place(found.url, session_id, found, is_fork=True)

@@ -21,6 +21,7 @@ from .output import write_error
 
 __all__ = [
     "Found",
+    "Skipped",
     "check_url",
     "find",
     "newest",
@@ -88,23 +89,52 @@ def roots(trees: Sequence[Tree]) -> list[AgentView]:
     return sorted([tree.root for tree in trees], key=lambda view: view.updated_us, reverse=True)
 
 
-async def read_views(url: str, *, one_of_many: bool) -> list[AgentView]:
-    """Return the agents of a store; of one among many that cannot be read, say so and go on without it."""
-    return await _read(partial(read_store, url), one_of_many=one_of_many)
+class Skipped:
+    """Stores among many that could not be read, and were gone on without."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first = ""
+
+    def add(self, error: NanotrioError) -> None:
+        """Keep why one of them could not be read."""
+        self._count += 1
+        self._first = self._first or str(error)
+
+    @property
+    def lines(self) -> list[str]:
+        """What a person is told: one line however many there are, none where there are none."""
+        if self._count > 1:
+            return [f"{self._count:,} stores cannot be read; the first: {self._first}"]
+        return [self._first] if self._count else []
+
+    def tell(self) -> None:
+        """Say it on standard error."""
+        for line in self.lines:
+            write_error(f"nanotrio: {line}")
 
 
-async def read_trees(url: str, *, one_of_many: bool) -> list[Tree]:
+async def read_views(url: str, skipped: Skipped | None) -> list[AgentView]:
+    """Return the agents of a store; one that cannot be read goes to ``skipped`` and has none.
+
+    Raises:
+        NanotrioError: the store cannot be read, and nothing is to be skipped.
+    """
+    return await _read(partial(read_store, url), skipped)
+
+
+async def read_trees(url: str, skipped: Skipped | None) -> list[Tree]:
     """Return the trees of a store in short; as ``read_views`` otherwise."""
-    return await _read(partial(read_roots, url), one_of_many=one_of_many)
+    return await _read(partial(read_roots, url), skipped)
 
 
-async def _read(read: Callable[[], Awaitable[list[_T]]], *, one_of_many: bool) -> list[_T]:
+async def _read(read: Callable[[], Awaitable[list[_T]]], skipped: Skipped | None) -> list[_T]:
     try:
         return await read()
     except NanotrioError as error:
-        if not one_of_many:
+        if skipped is None:
             raise
-        write_error(f"nanotrio: {error}")
+        skipped.add(error)
         return []
 
 
@@ -116,10 +146,13 @@ async def newest(urls: Sequence[str], directory: str, *, one_of_many: bool, jobs
     Raises:
         CommandError: there is none.
     """
+    skipped = Skipped() if one_of_many else None
     for url in urls:
-        for view in roots(await read_trees(url, one_of_many=one_of_many)):
+        for view in roots(await read_trees(url, skipped)):
             if view.directory == directory and (jobs or view.task):
                 return Found(url, view, view)
+    if skipped is not None:
+        skipped.tell()
     raise CommandError(f"there is no session of {directory} to go on with; nanotrio ls lists those of other folders")
 
 
@@ -133,12 +166,15 @@ async def find(urls: Sequence[str], wanted: str, *, one_of_many: bool) -> Found:
     if not slash and not _looks_like_uuid(session, one_of_many=one_of_many):
         session, name = "", wanted
     found: list[Found] = []
+    skipped = Skipped() if one_of_many else None
     for url in _likely_first(urls, session):
-        found += await _matching(url, session.lower(), name, one_of_many=one_of_many)
+        found += await _matching(url, session.lower(), name, skipped)
         if found and session and found[-1].root.uuid == session.lower():
             break
     if len(found) == 1:
         return found[0]
+    if skipped is not None:
+        skipped.tell()
     if not found:
         raise CommandError(f"no agent answers to {wanted!r}; nanotrio ls lists the sessions")
     listed = ", ".join(f"{one.root.uuid}/{one.view.name}" if name else one.root.uuid for one in found[:4])
@@ -160,18 +196,18 @@ def _likely_first(urls: Sequence[str], session: str) -> list[str]:
     return sorted(urls, key=lambda url: session.lower() not in url)
 
 
-async def _matching(url: str, session: str, name: str, *, one_of_many: bool) -> list[Found]:
+async def _matching(url: str, session: str, name: str, skipped: Skipped | None) -> list[Found]:
     tops: list[AgentView] = []
     if session:
-        tops = [tree.root for tree in await read_trees(url, one_of_many=one_of_many)]
+        tops = [tree.root for tree in await read_trees(url, skipped)]
         tops = [view for view in tops if view.uuid.startswith(session)]
         if not name or not tops:
             return [Found(url, view, view) for view in tops]
     number = name.rpartition(".")[2]  # an agent's number in its store ends its name
     if not number.isdecimal() or len(number) > MAX_DIGITS:
         return []
-    lineage = await _read(partial(read_lineage, url, int(number)), one_of_many=one_of_many)
-    is_number = name == number and not session and not one_of_many
+    lineage = await _read(partial(read_lineage, url, int(number)), skipped)
+    is_number = name == number and not session and skipped is None
     if (
         not lineage
         or not (is_number or lineage[-1].name == name)

@@ -16,6 +16,9 @@ __all__ = ["Address", "open_store", "parse_url"]
 
 _FILES = ("sqlite", "sqlite+rows", "jsonl")
 _SERVERS = ("postgres", "postgresql", "postgres+rows", "postgresql+rows")
+_KINDS = (
+    "sqlite:PATH, jsonl:PATH and postgres://HOST/DATABASE?swarm=NAME, and sqlite+rows and postgres+rows of the same"
+)
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -63,7 +66,7 @@ def parse_url(url: str) -> Address:
         url = f"{scheme}://...@{rest.rpartition('@')[2]}"
     if scheme not in _FILES or not colon:
         if colon and "/" not in scheme and "." not in scheme:
-            raise UsageError(f"no kind of store is called {scheme!r} (in {url!r}); use sqlite:PATH")
+            raise UsageError(f"no kind of store is called {scheme!r} (in {url!r}); there are {_KINDS}")
         raise UsageError(f"a store is named by its kind and place, and {url!r} has no kind; did you mean sqlite:{url}?")
     if not rest or "\0" in rest:
         raise UsageError(f"{url!r} names no file; write {scheme}:PATH, as in {scheme}:swarm.db")

@@ -21,7 +21,7 @@ class Source:
     """Items, taken one by one without waiting.
 
     An asynchronous iterable is read by a task of its own in ``nursery``, which calls ``news`` whenever there is more;
-    ``aclose`` ends that task. What the iterable raises ends the items, and stands in ``error``.
+    ``aclose`` ends that task. What the iterable raises ends the items, and stands in ``error``; so does ``fail``.
     """
 
     def __init__(
@@ -51,8 +51,12 @@ class Source:
         except (StopIteration, trio.EndOfChannel):
             self.is_over = True
         except Exception as error:  # noqa: BLE001 - told where the items end
-            self.error, self.is_over = error, True
+            self.fail(error)
         return NO_MORE
+
+    def fail(self, error: Exception) -> None:
+        """Take no more items, because of ``error``."""
+        self.error, self.is_over = error, True
 
     async def _read(self, items: AsyncIterable[Any]) -> None:
         iterator = aiter(items)

@@ -102,6 +102,8 @@ class MapStatistics(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """What was asked for, checked."""
 
+    check: Callable[[Any], None]
+    """Refuses the first item where the template asks for what it does not have, as all items would be failures."""
     render: Callable[[Any], str]
     key: Callable[[Any], bytes] | None
     job: str
@@ -142,8 +144,10 @@ def plan_of(prompt: str | Callable[[Any], str], options: MapOptions, slots: int)
         child["budget_usd"] = item_budget
     root = cast("SpawnOptions", {"name": "map", **without(spawn, "result_type", "timeout_seconds"), "uuid": job})
     budget = spawn.get("budget_usd")
+    check, render = _renderer(prompt)
     return Plan(
-        render=_renderer(prompt),
+        check=check,
+        render=render,
         key=options.get("key"),
         job=job,
         goes_on="job" in options,
@@ -165,11 +169,19 @@ def without(options: Any, *names: str) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in names}
 
 
-def _renderer(prompt: str | Callable[[Any], str]) -> Callable[[Any], str]:
+def _renderer(prompt: str | Callable[[Any], str]) -> tuple[Callable[[Any], None], Callable[[Any], str]]:
     if not isinstance(prompt, str):
-        return partial(_called, prompt)
+        return lambda _: None, partial(_called, prompt)
     template = Template(prompt)
-    return lambda item: template.render(values_of(item))
+    return partial(_check, template), lambda item: template.render(values_of(item))
+
+
+def _check(template: Template, item: Any) -> None:
+    try:
+        names = values_of(item)
+    except Exception:  # noqa: BLE001 - an item that nothing can be read from is told of in its result
+        return
+    template.check(names)
 
 
 def _called(prompt: Callable[[Any], str], item: Any) -> str:

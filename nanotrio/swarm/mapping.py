@@ -252,7 +252,7 @@ class MapResults:
             if not is_known and len(self._to_start) >= room:
                 break
             item = self._source.take()
-            if item is NO_MORE or item is NOTHING_YET:
+            if item is NO_MORE or item is NOTHING_YET or not (self._items or self._is_fit(item)):
                 break
             entry = self._admit(item)
             has_moved = True
@@ -260,6 +260,15 @@ class MapResults:
             if entry.final is None:
                 (self._to_restore if is_known else self._to_start).append(entry)
         return has_moved
+
+    def _is_fit(self, first: Any) -> bool:
+        """Look at the first item; if the template is not for such items, none is taken, and the stream says so."""
+        try:
+            self._plan.check(first)
+        except UsageError as error:
+            self._source.fail(error)
+            return False
+        return True
 
     def _admit(self, item: Any) -> _Entry:
         """Put an item into the window."""

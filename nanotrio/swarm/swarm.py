@@ -129,7 +129,8 @@ class Swarm:
         more; agents at work go on to their ends, below ``results.agent``.
 
         Raises:
-            UsageError: on entering: a value that cannot be used; nothing was started.
+            UsageError: on entering: a value that cannot be used; nothing was started. From the stream: the template
+                asks for what the first item does not have; no agent was started.
             ClosedError: from the stream: an agent was interrupted, as the swarm is closing.
         """
         return open_map(self, prompt, items, options)

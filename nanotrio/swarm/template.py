@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
 from ..errors import UsageError
 
-__all__ = ["Template", "text_of", "values_of"]
+__all__ = ["Template", "hint", "text_of", "values_of"]
 
 _PLACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
 
@@ -53,6 +54,16 @@ class Template:
         self._literals.append(literal + text[end:])
         self.fields = tuple(dict.fromkeys(self._names))
 
+    def check(self, names: Collection[str]) -> None:
+        """Look whether every place has a value among ``names``.
+
+        Raises:
+            UsageError: one has none; says which name is near it, or how a brace is written.
+        """
+        for name in self.fields:
+            if name not in names:
+                raise UsageError(f"{missing(name, names)}; {hint(name, names)}")
+
     def render(self, values: Mapping[str, Any]) -> str:
         """Return the template filled in.
 
@@ -68,9 +79,15 @@ class Template:
         return "".join(parts)
 
 
-def missing(name: str, values: Mapping[str, Any]) -> str:
+def missing(name: str, names: Collection[str]) -> str:
     """Return the sentence that says that a place has no value, and which names have one."""
-    return f"the template asks for {{{name}}}, and there is {', '.join(map(str, values)) or 'nothing'}"
+    return f"the template asks for {{{name}}}, and there is {', '.join(map(str, names)) or 'nothing'}"
+
+
+def hint(name: str, names: Collection[str]) -> str:
+    """Return what may have been meant by a place that has no value."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {{{near[0]}}}?" if near else "a brace of the text itself is written {{ or }}"
 
 
 def text_of(value: Any) -> str:

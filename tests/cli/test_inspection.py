@@ -101,6 +101,27 @@ def test_one_store_of_another_form_does_not_hide_the_others(command: Command) ->
     assert line == f"nanotrio: sqlite:{bad}: {said}"
 
 
+def test_many_stores_that_cannot_be_read_are_one_line_and_none_where_what_is_asked_for_is_found(
+    command: Command,
+) -> None:
+    session = "11111111-1111-4111-8111-111111111111"
+    command.run("-p", "hello", "--session-id", session)
+    for name in ("bad", "worse", "worst"):
+        (command.data / "runs" / f"{name}.db").write_bytes(b"no store at all")
+
+    listed, shown, missed = command.run("ls"), command.run("show", session), command.run("show", "22222222")
+
+    assert session.encode() in listed.stdout
+    (line,) = listed.stderr.decode().splitlines()
+    assert line.startswith("nanotrio: 3 stores cannot be read; the first: ")
+    assert "is not a nanotrio store" in line
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert missed.stderr.decode().splitlines() == [
+        line,
+        "nanotrio: no agent answers to '22222222'; nanotrio ls lists the sessions",
+    ]
+
+
 OF_ANOTHER_FORM = {
     "UPDATE heads SET body = '[1, 2]'": "sqlite:{bad} has a head that this version cannot read (Expected `array` of at "
     "least length 8, got 2); `nanotrio store repair sqlite:{bad}` makes heads anew",

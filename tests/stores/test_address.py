@@ -32,7 +32,7 @@ def test_a_path_is_made_absolute() -> None:
         ("sqlite:///tmp/x.db", "as in sqlite:/tmp/x.db"),
         ("sqlite://me:s3cret@host/db?swarm=x", "as in sqlite:/...@host/db"),
         ("sqlite:a\0b", "names no file"),
-        ("mysql://host/x", "no kind of store is called 'mysql'"),
+        ("mysql://host/x", "there are sqlite:PATH, jsonl:PATH and postgres://"),
         ("postgres+rows://host/db", "names its swarm at the end"),
         ("postgrex://me:s3cret@host/db?swarm=x", "no kind of store is called 'postgrex'"),
         ("jsonl:", "write jsonl:PATH"),

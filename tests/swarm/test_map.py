@@ -14,7 +14,7 @@ import trio
 import nanotrio
 from nanotrio.errors import ClosedError, ModelError, UsageError
 from nanotrio.models.scripted import Conversation
-from nanotrio.swarm import MapResults
+from nanotrio.swarm import MapResults, MapStatistics
 from nanotrio.swarm import mapping as mapping_file
 from nanotrio.swarm.ending import end_trees
 from tests.swarm.worlds import (
@@ -122,6 +122,24 @@ async def test_an_item_without_a_prompt_is_a_failed_result(autojump_clock: trio.
     assert "max_message_bytes" in found[4].reason
     assert [each.attempts for each in found] == [1, 0, 0, 0, 0, 1]
     assert [each.agent for each in found[1:5]] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_template_that_the_first_item_has_nothing_for_is_refused_before_any_agent_starts(
+    autojump_clock: trio.testing.MockClock, is_async: bool
+) -> None:
+    rows = [{"title": "a"}, {"titles": "b"}]
+    said = r"asks for {titles}, and there is item, title; did you mean {title}\?$"
+
+    async def later() -> AsyncIterator[dict[str, str]]:
+        for row in rows:
+            yield row
+
+    async with opened(echo) as swarm, swarm.map("{titles}", later() if is_async else rows) as results:
+        for _ in range(2):
+            with pytest.raises(UsageError, match=said):
+                await anext(results)
+        assert results.statistics() == MapStatistics(0, 0, 0, 0, 0)
 
 
 async def test_a_function_that_makes_no_text_is_told_of_in_each_result(autojump_clock: trio.testing.MockClock) -> None:

@@ -43,6 +43,15 @@ def test_a_place_without_a_value_is_told_with_what_there_is() -> None:
         template.render({"title": "a", "body": "b"})
 
 
+def test_a_template_is_checked_against_names_and_says_what_may_be_meant() -> None:
+    template = Template("{a} {titles} {a}")
+    template.check({"titles": 1, "a": 2})
+    with pytest.raises(UsageError, match=r"asks for {titles}, and there is a, title; did you mean {title}\?$"):
+        template.check(["a", "title"])
+    with pytest.raises(UsageError, match=r"asks for {a}, and there is item; a brace of the text itself is written {{"):
+        template.check(["item"])
+
+
 def test_an_item_has_itself_and_its_fields() -> None:
     class Point(msgspec.Struct):
         x: int
