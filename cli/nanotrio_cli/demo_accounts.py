@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from nanotrio import AgentView, read_store
+from nanotrio.agent_name import stem_of
 from nanotrio.messages import ToolCall, ToolResult
 from nanotrio.session import Session
 from nanotrio.stores import open_store
@@ -167,7 +168,7 @@ def _refusal_problems(views: Sequence[AgentView], sessions: dict[int, Session], 
 
 def _outside(views: Sequence[AgentView], directory: Path) -> tuple[list[str], int, int]:
     """Hold files and signatures against those who should have left them; return problems and both counts."""
-    jobs = {_page_name(view): job_of(view.task) for view in views if view.outcome == "completed"}
+    jobs = {stem_of(view.name): job_of(view.task) for view in views if view.outcome == "completed"}
     register = directory / REGISTER
     signatures = Counter(register.read_text().split()) if register.exists() else Counter[str]()
     files = {name for name, job in jobs.items() if job == "file"}
@@ -176,10 +177,6 @@ def _outside(views: Sequence[AgentView], directory: Path) -> tuple[list[str], in
         if job == "signature" and signatures[name] != 1:
             problems.append(f"{name} stands {signatures[name]} times in the register instead of once")
     return problems, len(files), signatures.total()
-
-
-def _page_name(view: AgentView) -> str:
-    return view.name.rpartition(".")[0]
 
 
 def _was_told(session: Session) -> bool:

@@ -11,9 +11,9 @@ from typing import TypeVar
 import msgspec
 
 from nanotrio import AgentView, read_store
+from nanotrio.agent_name import number_of
 from nanotrio.errors import NanotrioError, UsageError
 from nanotrio.stores import parse_url
-from nanotrio.swarm.growing import MAX_DIGITS
 from nanotrio.swarm.reading import Tree, read_lineage, read_roots
 
 from .exits import CommandError, CommandLineError
@@ -203,11 +203,10 @@ async def _matching(url: str, session: str, name: str, skipped: Skipped | None) 
         tops = [view for view in tops if view.uuid.startswith(session)]
         if not name or not tops:
             return [Found(url, view, view) for view in tops]
-    number = name.rpartition(".")[2]  # an agent's number in its store ends its name
-    if not number.isdecimal() or len(number) > MAX_DIGITS:
+    if not (number := number_of(name)):
         return []
-    lineage = await _read(partial(read_lineage, url, int(number)), skipped)
-    is_number = name == number and not session and skipped is None
+    lineage = await _read(partial(read_lineage, url, number), skipped)
+    is_number = name == str(number) and not session and skipped is None
     if (
         not lineage
         or not (is_number or lineage[-1].name == name)

@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from ..agent_name import name_of
 from ..budget import Ledger
 from ..errors import UsageError
 from ..limits import nano_usd, usd
@@ -82,7 +83,7 @@ def _check_prices(runtime: Runtime, top: Node) -> None:
     for agent in rows.those(is_unpriced):
         kind = rows.row(rows.find(agent)).kind
         if (model := model_of(kind)) is not None:
-            check_budget(None, model, f"{kind.stem}.{agent}", 0)
+            check_budget(None, model, name_of(kind.stem, agent), 0)
 
 
 def set_cap(runtime: Runtime, node: Node, budget_usd: float | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..agent_name import name_of, stem_of
 from ..errors import ClosedError, UsageError
 from ..limits import HARD_MAX_DEPTH, Limits
 from ..messages import clean_text
@@ -100,7 +101,7 @@ def _fork(runtime: Runtime, source: Session, profile: Profile, session_id: str, 
         parent=0,
         root=session.agent,
         depth=0,
-        name=f"{source.name.rpartition('.')[0]}.{session.agent}",
+        name=name_of(stem_of(source.name), session.agent),
         profile=profile_seq(runtime, profile),
         uuid=clean_text(session_id) or str(uuid.uuid4()),
     )

@@ -10,6 +10,7 @@ import cbor2
 import msgspec
 
 from .. import crash
+from ..agent_name import name_of, number_of, stem_of
 from ..budget import Ledger
 from ..errors import BudgetError, ClosedError, LimitError, UnknownAgentError, UnknownToolError, UsageError
 from ..fact_form import birth_encoder
@@ -27,7 +28,6 @@ from .rows import RowKind
 from .runtime import Kind, Runtime
 
 __all__ = [
-    "MAX_DIGITS",
     "check_budget",
     "check_prompt",
     "check_room",
@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 _MAX_NAME_CHARACTERS = 40
-MAX_DIGITS = 18
 MAX_KINDS = 1_000
 """Kinds of agents that are remembered; more only costs time."""
 
@@ -161,13 +160,13 @@ def spawn_nowait(
     seq = profile_seq(runtime, profile)
     session = Session(agent)
     node = make_node(runtime, session, parent, profile)
-    stem = stem_of(runtime, name)
+    stem = chosen_stem(runtime, name)
     root = parent.root if parent else node
     spawned = Spawned(
         parent=parent.id if parent else 0,
         root=root.id,
         depth=parent.session.depth + 1 if parent else 0,
-        name=f"{stem}.{agent}",
+        name=name_of(stem, agent),
         profile=seq,
         uuid="" if parent else clean_text(session_id) or str(uuid.uuid4()),
     )
@@ -204,7 +203,7 @@ def spawn_alike(
 
 def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: str, profile: Profile) -> list[Head]:
     kind = kind_of(runtime, parent, profile, None, name)
-    root, stem, seq = parent.session.root, stem_of(runtime, name), profile_seq(runtime, profile)
+    root, stem, seq = parent.session.root, chosen_stem(runtime, name), profile_seq(runtime, profile)
     encode = birth_encoder(Spawned(parent.id, root, parent.session.depth + 1, "", seq))
     first_seq, at_us = runtime.burst.begin()
     first = runtime.next_agent
@@ -213,7 +212,7 @@ def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: st
         crash.here("before-spawn", first)
     heads = [
         Head(
-            *(first + index, parent.id, root, f"{stem}.{first + index}", "pending", True, first_seq + index, 0),
+            *(first + index, parent.id, root, name_of(stem, first + index), "pending", True, first_seq + index, 0),
             created_us=at_us,
             updated_us=at_us,
             model=kind.model.name,
@@ -237,8 +236,8 @@ def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: st
     return heads
 
 
-def stem_of(runtime: Runtime, name: str) -> str:
-    """Return a name as it stands before an agent's number."""
+def chosen_stem(runtime: Runtime, name: str) -> str:
+    """Return the stem of an agent whom somebody called so."""
     return "-".join(runtime.redactor.text(clean_text(name)).split())[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
 
 
@@ -321,15 +320,10 @@ def find(runtime: Runtime, address: Any) -> Node | None:
     """Return the node in memory, put back where it had left, that an id, a name or a root's uuid stands for."""
     if isinstance(address, int):
         return runtime.residence.here(address)
-    number = str(address).rpartition(".")[2]
-    if number.isdecimal() and len(number) <= MAX_DIGITS:
-        node = runtime.residence.here(int(number))
-        return node if node is not None and address in (node.name, number) else None
-    named = [
-        node
-        for node in runtime.nodes.values()
-        if address == node.session.uuid or node.name.rpartition(".")[0] == address
-    ]
+    if number := number_of(address):
+        node = runtime.residence.here(number)
+        return node if node is not None and address in (node.name, str(number)) else None
+    named = [node for node in runtime.nodes.values() if address == node.session.uuid or stem_of(node.name) == address]
     if len(named) > 1:
         names = listed([node.name for node in named])
         raise UnknownAgentError(f"{len(named)} agents are called {address!r}: {names}; use one of these names")

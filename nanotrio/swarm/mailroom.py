@@ -22,6 +22,9 @@ from .runtime import Runtime
 
 __all__ = ["Waiter", "close_mailbox", "deliver", "return_unread", "senders_of", "wait_for", "write_mail"]
 
+_MAX_CHARACTER_BYTES = 4
+"""Of UTF-8."""
+
 
 class Waiter:
     """Somebody who waits until some or all of a set of agents are finished."""
@@ -98,11 +101,15 @@ def deliver(runtime: Runtime, to: Node, kind: MailKind, sender: Node | None, tex
         raise ClosedError(f"{to.name} is closed and takes no mail; resume it first, or write to another")
     if not session.task and kind != "prompt":
         raise ClosedError(f"{to.name} only holds its children and reads no mail; write to another")
-    runtime.record(to, (write_mail(runtime, to.name, to.limits, session.letters, kind, sender, text),))
+    _put(runtime, to, write_mail(runtime, to.name, to.limits, session.letters, kind, sender, text))
+    return session.last_seq
+
+
+def _put(runtime: Runtime, to: Node, mail: MailArrived) -> None:
+    runtime.record(to, (mail,))
     if crash.here is not None:
         crash.here("after-mail", to.id)
     runtime.wake(to)
-    return session.last_seq
 
 
 def write_mail(
@@ -152,8 +159,9 @@ def senders_of(node: Node) -> list[int]:
 def return_unread(runtime: Runtime, node: Node, *, is_loaded: bool = False) -> bool:
     """Give what a closing agent has not read back to those who sent it, where they still take mail.
 
-    Who ended the agent itself is not written to. Returns False, and records nothing, where a sender is not in memory,
-    unless all of them were loaded, or is interrupted.
+    Each gets one notice, in a full mailbox too: nobody would tell it otherwise, and it gets no more of them than there
+    are agents that it wrote to. Who ended the agent itself is not written to. Returns False, and records nothing, where
+    a sender is not in memory, unless all of them were loaded, or is interrupted.
     """
     if not node.session.unread:
         return True
@@ -163,17 +171,16 @@ def return_unread(runtime: Runtime, node: Node, *, is_loaded: bool = False) -> b
             return False
     unread = [mail for mail in node.session.unread if mail.goes_back]
     runtime.record(node, (MailReturned(node.session.last_seq),))
-    for mail in unread:
-        sender = senders[mail.sender]
+    for agent, sender in senders.items():
         if sender is None or sender.sealed or sender.session.status == "closed":
             continue
-        text = f"{node.name} closed without reading your message: {mail.text}"
         if any(each.is_told and each.parent is sender for each in node.lineage()):
             continue
-        try:
-            deliver(runtime, sender, "returned", None, text)
-        except LimitError:
-            continue
+        texts = [mail.text for mail in unread if mail.sender == agent]
+        what = "message" if len(texts) == 1 else f"{len(texts)} messages"
+        text, most = "\n".join(texts), sender.limits.max_message_bytes // _MAX_CHARACTER_BYTES
+        text = text if len(text) <= most else f"{text[:most]}..."
+        _put(runtime, sender, MailArrived("returned", 0, f"{node.name} closed without reading your {what}: {text}"))
     return True
 
 

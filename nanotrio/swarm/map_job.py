@@ -20,6 +20,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from ..agent_name import name_of
 from ..errors import UsageError
 from ..records import Head, Settled, Spawned
 from ..session import Session
@@ -97,7 +98,7 @@ def begin_job(runtime: Runtime, options: SpawnOptions) -> Node:
     node = make_node(runtime, session, None, profile)
     runtime.next_agent += 1
     seq = profile_seq(runtime, profile)
-    spawned = Spawned(0, agent, 0, f"{name}.{agent}", seq, options.get("uuid") or "")
+    spawned = Spawned(0, agent, 0, name_of(name, agent), seq, options.get("uuid") or "")
     runtime.record(node, (spawned, Settled()))
     node.ledger.owner = session.name
     runtime.residence.taken_up.add(agent)

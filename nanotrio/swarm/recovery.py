@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from .. import crash
+from ..agent_name import number_of
 from ..errors import UnknownAgentError, UnknownToolError, UsageError
 from ..later_head import LaterHead
 from ..messages import clean_text
@@ -21,7 +22,7 @@ from ..session import Session
 from ..stores import Births, Store, Tail, read_tail
 from ..turn import Restart
 from .entering import Entry, enter, known_profiles, load_sessions, read_entries, read_profiles
-from .growing import MAX_DIGITS, with_uuid
+from .growing import with_uuid
 from .node import Node
 from .rows import Rows
 from .runtime import Runtime
@@ -151,15 +152,13 @@ async def find_head(runtime: Runtime, address: int | str) -> Head:
     Raises:
         UnknownAgentError: the store has no such agent.
     """
-    number = str(address).rpartition(".")[2]
-    if number.isdecimal() and len(number) <= MAX_DIGITS:
-        agent = int(number)
+    if agent := number_of(address):
         place = runtime.slots.rows.find(agent)
         if place >= 0:
             await runtime.journal.durable(runtime.slots.rows.row(place).seq)
         known = runtime.cold.get(agent)
         heads = [known] if known is not None else await runtime.store.heads(agents=[agent])
-        if heads and address in (agent, number, heads[0].name):
+        if heads and address in (agent, str(agent), heads[0].name):
             return heads[0]
     if isinstance(address, str):  # a uuid may end as a name does
         node = with_uuid(runtime, address)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from .. import crash
+from ..agent_name import name_of
 from ..records import Fact, Head, MailKind
 from ..session import Session
 from .growing import kind_of
@@ -68,7 +69,7 @@ class RowMail:
         ending = self._endings.get(parent.id)
         if parent.sealed or parent.session.status == "closed" or (ending is not None and place < ending.end):
             return None
-        return OpenRow(agent, f"{kind.stem}.{agent}", parent.session.root)
+        return OpenRow(agent, name_of(kind.stem, agent), parent.session.root)
 
     def deliver(self, row: OpenRow, kind: MailKind, sender: Node | None, text: str) -> int:
         """Put a mail on the chain of a row, within the open group; return the mail's id.

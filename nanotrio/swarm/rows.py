@@ -24,6 +24,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from ..agent_name import stem_of
 from ..records import Head
 
 __all__ = ["Row", "RowKind", "Rows"]
@@ -124,7 +125,7 @@ class Rows:
         """Put a pending agent at the end that has a head."""
         if head.updated_us != head.created_us:
             self.letters[head.agent] = 0
-        stem = head.name.rpartition(".")[0]
+        stem = stem_of(head.name)
         kind = self._kinds[self._numbers[-1]] if self._numbers and self._numbers[-1] >= 0 else None
         if kind is None or (kind.parent, kind.profile, kind.stem) != (head.parent, head.profile, stem):
             self.push(head.agent, head.last_seq, RowKind(head.parent, stem, head.profile))

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import msgspec
 import trio
 
+from ..agent_name import name_of, number_of
 from ..errors import ClosedError, UnknownAgentError, UsageError
 from ..records import Head, OutcomeStatus
 from ..tools import Leftover, end_leftovers, find_leftovers
@@ -16,7 +17,7 @@ from ..turn import Restart
 from .agent import Agent
 from .events import Event
 from .forking import fork_live, fork_stored
-from .growing import MAX_DIGITS, check_room, check_spawn, find, spawn_alike, spawn_nowait, with_uuid
+from .growing import check_room, check_spawn, find, spawn_alike, spawn_nowait, with_uuid
 from .mailroom import wait_for
 from .map_values import MapOptions
 from .mapping import MapResults, open_map
@@ -161,16 +162,13 @@ class Swarm:
     def _pending(self, address: int | str) -> Agent | None:
         """Return the handle of a pending agent that is not in memory, by its id or its name."""
         runtime = self._runtime
-        number = str(address).rpartition(".")[2]
-        if not number.isdecimal() or len(number) > MAX_DIGITS:
-            return None
         rows = runtime.slots.rows
-        place = rows.find(int(number))
+        place = rows.find(number_of(address))
         if place < 0:
             return None
         row = rows.row(place)
-        name = f"{row.kind.stem}.{row.agent}"
-        if address not in (row.agent, number, name):
+        name = name_of(row.kind.stem, row.agent)
+        if address not in (row.agent, str(row.agent), name):
             return None
         known = runtime.residence.handles.get(row.agent)
         if isinstance(known, Agent):

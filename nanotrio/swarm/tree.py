@@ -9,6 +9,7 @@ from itertools import groupby
 
 import msgspec
 
+from ..agent_name import name_of, number_of, stem_of
 from ..errors import ToolError
 from ..limits import nano_usd
 from ..messages import clean_text
@@ -16,7 +17,7 @@ from ..records import Profile
 from ..tools import ChildSpec, check_seconds
 from ..turn import Submit
 from .absent import Absent
-from .growing import MAX_DIGITS, check_budget, check_prompt, check_room, listed, spawn_alike
+from .growing import check_budget, check_prompt, check_room, listed, spawn_alike
 from .mailroom import deliver
 from .node import Node
 from .result import check_result, check_schema
@@ -127,24 +128,23 @@ class SwarmTree:
         """
         if address == "parent" and node.parent is not None:
             return node.parent
-        number = address.rpartition(".")[2]
-        if number.isdecimal() and len(number) <= MAX_DIGITS:
-            found = self._here(int(number))
+        if number := number_of(address):
+            found = self._here(number)
             root = found.session.root if isinstance(found, Node) else found.root if found is not None else 0
-            if found is not None and root == node.session.root and address in (found.name, number):
+            if found is not None and root == node.session.root and address in (found.name, str(number)):
                 return found
             raise ToolError(f"no agent {address!r} in this tree; list_agents names those below you")
         parents = [each for each in (node.parent, node) if each is not None]
         siblings = [child for parent in parents for child in (parent.children or {}).values()]
         rows = self._runtime.slots.rows
-        named = [each.id for each in siblings if each.name.rpartition(".")[0] == address and each is not node]
+        named = [each.id for each in siblings if stem_of(each.name) == address and each is not node]
         live = [each for each in named if self._runtime.nodes[each].session.status != "closed"]
         live += [agent for parent in parents if parent.rows for agent in rows.named(parent.id, address)]
         live = live or named
         if len(live) == 1 and (only := self._here(live[0])) is not None:
             return only
         if live:
-            names = listed([f"{address}.{agent}" for agent in live])
+            names = listed([name_of(address, agent) for agent in live])
             raise ToolError(f"{len(live)} agents are called {address!r}: {names}; use one of these names")
         raise ToolError(f"no agent is called {address!r} here; list_agents names those below you")
 

@@ -282,6 +282,36 @@ async def test_unread_mail_of_one_who_closes_goes_back_to_its_sender(autojump_cl
     assert heard[-1] == "[returned] kid.2 closed without reading your message: hello"
 
 
+async def test_mails_that_come_back_are_one_notice_that_a_full_mailbox_takes_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    heard: list[str] = []
+
+    def writer(c: Conversation) -> Any:
+        heard.append(c.last_text)
+        if c.steps == 0:
+            return reply_calls(*[("send_message", {"to": "kid.2", "text": letter * 990}) for letter in "ab"])
+        return late(10) if c.steps == 1 else reply_text("ok")
+
+    script = by_task(root=[reply_text("ok")], child=[late(99)], writer=writer)
+    async with opened(script, limits=Limits(max_mailbox=2, max_message_bytes=1_000)) as swarm:
+        root = await swarm.spawn("root go")
+        kid = await root.spawn("child x", name="kid")
+        await trio.sleep(1)
+        other = await root.spawn("writer x")
+        await trio.sleep(1)
+        for text in ("one", "two"):
+            await other.send(text)
+        with pytest.raises(LimitError):
+            await other.send("three")
+        await kid.cancel()
+        await other.wait()
+        await root.wait()
+        check_all_is_given_back(swarm)
+    (back,) = [line for text in heard for line in text.splitlines() if line.startswith("[returned]")]
+    assert back == f"[returned] kid.2 closed without reading your 2 messages: {'a' * 250}..."
+
+
 async def test_mail_queued_before_a_kill_is_read_after_it(autojump_clock: trio.testing.MockClock) -> None:
     store = taped_store()
     heard: list[str] = []
