@@ -233,13 +233,18 @@ class _Run:
             duration_ms=round((time.monotonic() - self._started) * 1000),
             outcome=self._outcome,
             error=self._error,
-            steps=max(self._steps, self._outcome.steps if self._outcome else 0),
+            steps=self._steps if place is not None and place.found is not None else self._all_steps,
             models=await self._models(),
             denials=self._denials,
             wants_structure=self._schema is not None,
         )
         await self._write(ending)
         return signal_code(self._signal) if self._signal else FAILED if ending.is_error else OK
+
+    @property
+    def _all_steps(self) -> int:
+        """Of a session's first run; the turn that a later one goes on with may have begun before it."""
+        return max(self._steps, self._outcome.steps if self._outcome else 0)
 
     def _own(self, views: Sequence[AgentView]) -> list[AgentView]:
         """Return those of this run's tree; a store may hold other ones."""

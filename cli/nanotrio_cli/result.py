@@ -76,8 +76,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 def spending(views: Iterable[AgentView]) -> dict[str, Spending]:
     """Split what a tree used by model.
 
-    A view counts itself and what its ended children reported, so an agent's own part is what is left without them.
-    While a child still runs, the split is exact for all who ended; the rest counts to their parents once they end.
+    A view in a list counts itself and all below it, so an agent's own part is what is left without its children.
     """
     found = list(views)
     totals = {view.id: _spent(view) for view in found}

@@ -216,7 +216,9 @@ class StoreCare:
                     unfinished += head.unfinished
                     if head.outcome:
                         outcomes[head.outcome] += 1
-                    if not head.parent:
+                    if head.parent:
+                        spent += head.unreported_nano  # which no root has counted yet
+                    else:
                         roots += 1
                         usage += head.usage
                         spent += head.spent_nano

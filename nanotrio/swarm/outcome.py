@@ -108,6 +108,8 @@ class AgentView(msgspec.Struct, frozen=True, gc=False):
     turn: int
     outcome: OutcomeStatus | None
     usage: Usage
+    """Its own and its descendants', like the three that follow. The view of a single agent in memory has what
+    descendants used once they end; ``agent.budget()`` and the lists of views have those at work too."""
     spent_nano: int
     uncertain_nano: int
     unpriced: int
@@ -122,6 +124,8 @@ class AgentView(msgspec.Struct, frozen=True, gc=False):
     """Where it works."""
     permission_mode: str = ""
     tools: tuple[str, ...] = ()
+    unreported_nano: int = 0
+    """The part of spent and uncertain that its parent has not been told of."""
 
 
 def outcome_of(session: Session) -> Outcome:

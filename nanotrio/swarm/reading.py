@@ -8,17 +8,19 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from ..errors import RecordError, StoreDamagedError, UnknownAgentError
+from ..messages import Usage
 from ..records import Head
 from ..session import Session
 from ..stores import Births, Store, Tail, open_store, parse_url, read_tail, state_of
 from .entering import load_sessions, read_profiles
 from .outcome import AgentView
 from .recovery import later_heads, read_heads, tail_heads
-from .views import view_of_head
+from .views import view_of_head, with_descendants
 
 __all__ = ["Tree", "read_lineage", "read_roots", "read_session", "read_store"]
 
 _PAGE = 4_096
+_NO_USAGE = Usage()
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ async def read_store(url: str) -> list[AgentView]:
     for head in heads:
         depths[head.agent] = depth = depths.get(head.parent, -1) + 1
         views.append(view_of_head(head, owned=owned, depth=depth, profile=profiles.get(head.profile)))
-    return views
+    return with_descendants(views)
 
 
 async def read_roots(url: str) -> list[Tree]:
@@ -75,7 +77,9 @@ async def read_roots(url: str) -> list[Tree]:
         known: set[int] = set()
         unfinished: set[int] = set()
         behind: dict[int, Head | None] = {}
+        at_work: dict[int, Head] = {}
         async for page in _pages(store, unfinished=True):
+            at_work |= {head.agent: head for head in page if head.parent and _has_used(head)}
             behind |= {} if owned else _behind(page, tail)
             unfinished.update([head.root for head in page if head.parent and head.agent not in behind])
             births.add([head for head in page if head.agent in tail.last_seq])
@@ -92,15 +96,21 @@ async def read_roots(url: str) -> list[Tree]:
         new = [head for agent, head in later.items() if agent not in known]
         births.add(new)
         roots |= {agent: head for agent, head in later.items() if not head.parent}
+        at_work |= later
         unfinished.update([head.root for head in later.values() if head.unfinished and head.parent])
         roots = {agent: births.counted(roots[agent]) for agent in sorted(roots)}
         firsts = {agent: await _first_task(store, head, new) for agent, head in roots.items() if not head.task}
         profiles = await read_profiles(store, {head.profile for head in roots.values()})
-    trees = []
-    for agent, head in roots.items():
-        view = view_of_head(head, owned=owned, profile=profiles.get(head.profile))
-        trees.append(Tree(view, head.descendants + 1, agent in unfinished, owned, firsts.get(agent, "")))
-    return trees
+    views = [view_of_head(head, owned=owned, profile=profiles.get(head.profile)) for head in roots.values()]
+    views += [view_of_head(head, owned=owned) for agent, head in at_work.items() if head.parent]
+    return [
+        Tree(view, head.descendants + 1, agent in unfinished, owned, firsts.get(agent, ""))
+        for view, (agent, head) in zip(with_descendants(views), roots.items(), strict=False)
+    ]
+
+
+def _has_used(head: Head) -> bool:
+    return bool(head.unreported_nano or head.unpriced or head.usage != _NO_USAGE)
 
 
 def _behind(heads: Iterable[Head], tail: Tail) -> dict[int, Head]:

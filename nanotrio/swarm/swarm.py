@@ -27,7 +27,7 @@ from .pump import QUOTA
 from .recovery import find_head, resume_tree, sole_session
 from .runtime import Runtime
 from .spawning import SpawnOptions, profile_of
-from .views import view_of, view_of_head
+from .views import view_of, view_of_head, with_descendants
 
 __all__ = ["Swarm", "SwarmStatistics"]
 
@@ -209,7 +209,7 @@ class Swarm:
         runtime = self._runtime
         views = [view_of(node) for node in runtime.nodes.values()]
         views += [view_of_head(head, owned=False) for head in runtime.unresumed.heads()]
-        return sorted(views, key=lambda view: view.id)
+        return with_descendants(sorted(views, key=lambda view: view.id))
 
     async def resume(self, address: int | str) -> Agent:
         """Bring the tree of an agent's root in from the store and let its unfinished agents go on; return the agent.

@@ -11,12 +11,17 @@ import trio
 import trio.testing
 
 import nanotrio
-from nanotrio.messages import Message, Text
+from nanotrio.messages import Message, Text, Usage
 from nanotrio.models import Reply, ScriptedModel, reply_calls, reply_text
 from nanotrio.models.scripted import FREE, Conversation
-from nanotrio.stores import Batch, Store, open_store, this_process
+from nanotrio.stores import Batch, Store, StoreCare, open_store, this_process
 from nanotrio.swarm.reading import read_lineage, read_roots
-from tests.swarm.worlds import by_task, late, opened, taped_store
+from tests.swarm.worlds import DEAR, by_task, late, opened, taped_store
+
+
+def without_costs(view: nanotrio.AgentView) -> nanotrio.AgentView:
+    """Return a view without what descendants at work add to it in a list of all."""
+    return msgspec.structs.replace(view, usage=Usage(), spent_nano=0)
 
 
 async def check_trees(url: str) -> list[int]:
@@ -34,8 +39,9 @@ async def check_trees(url: str) -> list[int]:
     for view in agents:
         lineage = await read_lineage(url, view.id)
         assert [one.depth for one in lineage] == list(range(view.depth + 1))
-        assert lineage[-1] == view
-        assert [tree.root for tree in trees if tree.root.id == view.root] == [lineage[0]]
+        assert without_costs(lineage[-1]) == without_costs(view)
+        roots = [without_costs(tree.root) for tree in trees if tree.root.id == view.root]
+        assert roots == [without_costs(lineage[0])]
     assert await read_lineage(url, agents[-1].id + 1) == []
     return [tree.agents for tree in trees]
 
@@ -76,6 +82,48 @@ async def test_trees_of_a_store_at_work_are_counted_with_what_its_heads_do_not_t
             async for _ in results:
                 pass
     assert await check_trees(url) == [9, 4, 3]
+
+
+async def test_what_agents_at_work_have_used_counts_to_all_above_them_in_every_list(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'swarm.db'}"
+    go_on = trio.Event()
+    began, holding = trio.open_memory_channel[None](math.inf)
+
+    @nanotrio.tool
+    async def hold() -> str:
+        """Wait until all are to go on."""
+        began.send_nowait(None)
+        await go_on.wait()
+        return "go on"
+
+    def script(conversation: Conversation) -> Reply:
+        usage = Usage(10, conversation.steps + 1)
+        if conversation.task.startswith("boss") and not conversation.steps:
+            return reply_calls(("spawn_agent", {"prompt": "child"}), usage=usage)
+        return reply_text("done", usage=usage) if conversation.steps else reply_calls(("hold", {}), usage=usage)
+
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel(script, price=DEAR), tools=[hold]) as swarm:
+        root = await swarm.spawn("boss a")
+        await root.spawn("boss b")
+        for _ in range(2):
+            await holding.receive()
+        await swarm.flush()
+        budget = root.budget()
+        for views in (swarm.agents(), await nanotrio.read_store(url)):
+            top = views[0]
+            assert top.spent_nano == budget.settled_nano == DEAR.cost_nano(top.usage)
+            assert sum(view.spent_nano - below(view, views) for view in views) == top.spent_nano
+        assert [tree.root for tree in await read_roots(url)] == [top]
+        assert (await StoreCare(url).stats()).spent_nano == top.spent_nano
+        go_on.set()
+        await root.wait()
+        assert (after := swarm.agents()[0]) == root.view()
+        assert after.spent_nano == root.budget().settled_nano > top.spent_nano
+
+
+def below(view: nanotrio.AgentView, views: list[nanotrio.AgentView]) -> int:
+    """Return what the children of an agent spent."""
+    return sum(each.spent_nano for each in views if each.parent == view.id)
 
 
 async def test_trees_are_counted_where_heads_count_nothing(tmp_path: Path) -> None:
