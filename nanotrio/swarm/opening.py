@@ -13,6 +13,9 @@ The agents and the services they stand on live in a task of their own, shielded 
 So a cancel that comes from outside hits the user's block alone. The block's end, however it comes, then decides: a
 normal end waits until every root is idle; an exception or a cancel interrupts the agents, which writes nothing final,
 and flushes in a shield with a deadline. Agents always end before the journal they write to.
+
+All of that is done by ``_run``, whom the block's end is told through ``_End``. Ctrl-C is raised in the main task, which
+most often is the user's, at any await, shielded or not: a second one would leave the agents with nobody to end them.
 """
 
 from __future__ import annotations
@@ -129,23 +132,38 @@ async def open_swarm(
             yield swarm
 
 
+class _End:
+    """How the block was left, once it was."""
+
+    __slots__ = ("is_interruption", "was_left")
+
+    def __init__(self) -> None:
+        self.was_left = trio.Event()
+        self.is_interruption = False
+
+
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def _running(runtime: Runtime) -> AsyncIterator[Swarm]:
     """Run the agents while the block is, and end them as it ends."""
     error: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
-            closing = trio.Event()
-            await nursery.start(_run, runtime, closing, nursery.cancel_scope)
+            end = _End()
+            await nursery.start(_run, runtime, end, nursery.cancel_scope)
             try:
                 yield Swarm(runtime)
                 await _idle(runtime)
             except BaseException as raised:  # noqa: BLE001, ASYNC103 - raised again once the agents are gone
                 error = raised
-            await _wind_down(runtime, closing, is_interrupted=error is not None)
-    except BaseExceptionGroup as crash:  # nanotrio's own fault: what was appended is still written
-        error = crash
-    await _finish(runtime, error)
+            end.is_interruption = error is not None
+            end.was_left.set()
+    except BaseExceptionGroup as crash:
+        if crash.split(KeyboardInterrupt)[1] is None:  # Ctrl-C while all of it ended
+            error = error if isinstance(error, KeyboardInterrupt) else KeyboardInterrupt()
+        else:  # nanotrio's own fault
+            error = crash
+    _raise(runtime, error)
 
 
 class _Opened(msgspec.Struct, frozen=True):
@@ -228,27 +246,29 @@ async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
 
 
 @trio.lowlevel.enable_ki_protection
-async def _run(
-    runtime: Runtime, closing: trio.Event, block: trio.CancelScope, *, task_status: trio.TaskStatus[None]
-) -> None:
-    """Hold the agents and what they stand on, until the block is left and every agent is gone."""
+async def _run(runtime: Runtime, end: _End, block: trio.CancelScope, *, task_status: trio.TaskStatus[None]) -> None:
+    """Hold the agents and what they stand on, until the block is left, every agent is gone and all is written."""
     with tuned_interpreter(), trio.CancelScope(shield=True):
-        async with trio.open_nursery() as services:
-            await services.start(runtime.journal.run)
-            services.start_soon(runtime.pump.run)
-            services.start_soon(runtime.deadlines.run)
-            services.start_soon(runtime.transcripts.run)
-            services.start_soon(runtime.transcripts.load)
-            services.start_soon(runtime.residence.run)
-            services.start_soon(_watch_store, runtime)
-            services.start_soon(_watch_failure, runtime, block)
-            async with trio.open_nursery() as roots:
-                runtime.roots = roots
-                task_status.started()
-                await closing.wait()
-                services.start_soon(_tell_holders, runtime)
-            services.cancel_scope.cancel()
-    runtime.close_client()
+        try:
+            async with trio.open_nursery() as services:
+                await services.start(runtime.journal.run)
+                services.start_soon(runtime.pump.run)
+                services.start_soon(runtime.deadlines.run)
+                services.start_soon(runtime.transcripts.run)
+                services.start_soon(runtime.transcripts.load)
+                services.start_soon(runtime.residence.run)
+                services.start_soon(_watch_store, runtime)
+                services.start_soon(_watch_failure, runtime, block)
+                async with trio.open_nursery() as roots:
+                    runtime.roots = roots
+                    task_status.started()
+                    await end.was_left.wait()
+                    await _wind_down(runtime, is_interruption=end.is_interruption)
+                    services.start_soon(_tell_holders, runtime)
+                services.cancel_scope.cancel()
+        finally:
+            runtime.close_client()
+            await _flush(runtime)
 
 
 async def _tell_holders(runtime: Runtime) -> None:
@@ -297,23 +317,21 @@ async def _idle(runtime: Runtime) -> None:
             runtime.idle_waiters.remove(waiter)
 
 
-async def _wind_down(runtime: Runtime, closing: trio.Event, *, is_interrupted: bool) -> None:
+async def _wind_down(runtime: Runtime, *, is_interruption: bool) -> None:
     """End the agents; the journal lives on until they are gone."""
     runtime.is_closing = True
     runtime.holders_due = trio.current_time() + runtime.settings.limits.max_reap_seconds
-    with trio.CancelScope(shield=True):
+    if is_interruption:
         tops = [node for node in runtime.nodes.values() if node.parent is None]
-        if is_interrupted:
-            runtime.residence.drop_rows()
-            await end_trees(runtime, tops, "interrupted", "the swarm was left")
-        else:
-            processes = [each for node in runtime.nodes.values() for each in node.all_processes()]
-            await reap_all(processes, runtime.settings.limits.max_reap_seconds)
-        closing.set()
+        runtime.residence.drop_rows()
+        await end_trees(runtime, tops, "interrupted", "the swarm was left")
+    else:
+        processes = [each for node in runtime.nodes.values() for each in node.all_processes()]
+        await reap_all(processes, runtime.settings.limits.max_reap_seconds)
 
 
-async def _finish(runtime: Runtime, error: BaseException | None) -> None:
-    """Write what is queued, then let the block's own error, or the store's, out."""
+async def _flush(runtime: Runtime) -> None:
+    """Write what is queued, also after a fault of nanotrio's own; that it cannot be is told later."""
     if crash.here is not None:
         crash.here("before-close", runtime.journal.durable_seq)
     try:
@@ -321,10 +339,16 @@ async def _finish(runtime: Runtime, error: BaseException | None) -> None:
         if crash.here is not None:
             crash.here("after-close", runtime.journal.durable_seq)
     except NanotrioError as lost:
+        runtime.lost = lost
+
+
+def _raise(runtime: Runtime, error: BaseException | None) -> None:
+    """Let the block's own error, or the store's, out."""
+    if runtime.lost is not None:
         if runtime.fatal is None and error is None:
-            raise
+            raise runtime.lost
         if error is not None:
-            error.add_note(str(lost))
+            error.add_note(str(runtime.lost))
     if runtime.fatal is not None:
         raise runtime.fatal
     if error is not None:

@@ -169,6 +169,8 @@ class Runtime:
         """What agents of one profile below alike parents have in common."""
         self.is_closing, self.holders_due = False, 0.0  # and when those are told of that do not let it close
         self.fatal: NanotrioError | None = None
+        self.lost: NanotrioError | None = None
+        """Why not all could be written as the swarm was left."""
 
     def record(self, node: Node, facts: Iterable[Fact]) -> None:
         """Apply facts to a node's session and append them with the open group."""

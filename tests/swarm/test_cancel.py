@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import sys
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.swarm.worlds import (
     opened,
     reply_calls,
     reply_text,
+    sessions_in,
+    taped_store,
 )
 
 SPAWN_TWO = reply_calls(("spawn_agent", {"prompt": "child a"}), ("spawn_agent", {"prompt": "child b"}))
@@ -393,3 +396,39 @@ async def test_a_watcher_of_an_agent_sees_its_descendants_and_no_others(autojump
         assert len(seen) == 2
         assert other.id not in seen
         assert swarm._runtime.watchers.count == 0
+
+
+@pytest.mark.parametrize("error", [None, ValueError("the program's own")])
+@pytest.mark.parametrize("presses", [1, 2, 5])
+def test_ctrl_c_while_a_swarm_ends_neither_hangs_nor_leaves_an_agent(presses: int, error: ValueError | None) -> None:
+    store = taped_store()
+    ends: list[str] = []
+
+    @nanotrio.tool
+    async def lasting() -> str:
+        """Stay for a while, whatever happens."""
+        with trio.CancelScope(shield=True):
+            await trio.sleep(10)
+        ends.append("lasting")
+        return "stayed"
+
+    async def press() -> None:
+        for _ in range(presses):
+            await trio.sleep(1)
+            signal.raise_signal(signal.SIGINT)
+
+    async def main() -> None:
+        async with opened([reply_calls(("lasting", {}))], store=store, tools=[lasting]) as swarm:
+            agent = await swarm.spawn("go")
+            await trio.sleep(0.5)
+            trio.lowlevel.spawn_system_task(press)
+            if error is not None:
+                raise error
+            await agent.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert ends == ["lasting"]
+    (session,) = trio.run(sessions_in, store).values()
+    assert session.status == "running"
+    assert session.turn is not None
