@@ -21,6 +21,6 @@ def stem_of(name: str) -> str:
 def number_of(address: int | str) -> int:
     """Return the number that an address has or ends with; 0, which no agent has, where it does so with none."""
     if isinstance(address, int):
-        return address
+        return address if 0 < address < 10**_MAX_DIGITS else 0
     number = str(address).rpartition(".")[2]
     return int(number) if number.isdecimal() and len(number) <= _MAX_DIGITS else 0

@@ -6,14 +6,15 @@ A child's limits are the least of its own and its parent's, field by field (``Li
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 
 from .errors import UsageError
+from .given import MOST, real, whole
 
-__all__ = ["HARD_MAX_DEPTH", "NANO", "Limits", "nano_usd", "usd", "usd_text"]
+__all__ = ["HARD_MAX_DEPTH", "NANO", "Limits", "check_limits", "nano_usd", "usd", "usd_text"]
 
 NANO = 1_000_000_000
 """Nano-USD in one USD; money is an integer of these inside."""
@@ -22,14 +23,15 @@ HARD_MAX_DEPTH = 64
 """Above this Trio's nested nurseries come too near Python's stack limit, so no ``max_depth`` passes it."""
 
 
-def nano_usd(amount_usd: float) -> int:
-    """Turn dollars into the integer that nanotrio counts in.
+def nano_usd(amount_usd: float, what: str = "budget_usd") -> int:
+    """Turn dollars that somebody gave as ``what`` into the integer that nanotrio counts in.
 
     Raises:
-        UsageError: the amount is not finite, or too large to count.
+        UsageError: it is no amount, or negative, or too large to count.
     """
-    if not math.isfinite(amount_usd * NANO):
-        raise UsageError(f"{amount_usd:g} USD is no amount that can be counted")
+    amount_usd = real(amount_usd, what)
+    if amount_usd * NANO > MOST:
+        raise UsageError(f"{what} is {amount_usd:g}; that is no amount that can be counted")
     return round(amount_usd * NANO)
 
 
@@ -100,3 +102,25 @@ class Limits(msgspec.Struct, frozen=True, cache_hash=True, gc=False, array_like=
             own, its = getattr(self, field), getattr(outer, field)
             least[field] = its if own is None else own if its is None else min(own, its)
         return Limits(**least)
+
+
+_DEFAULTS = msgspec.structs.asdict(Limits())
+_AT_LEAST_ONE = frozenset({"max_steps", "max_attempts", "max_output_tokens"})
+
+
+def check_limits(limits: Any) -> Limits:
+    """Return ``limits`` that somebody gave, whole numbers as integers.
+
+    Raises:
+        UsageError: something else stands in their place, or in that of one of them.
+    """
+    if not isinstance(limits, Limits):
+        raise UsageError(f"limits is of the type {type(limits).__name__}; give nanotrio.Limits(...)")
+    fit: dict[str, Any] = {}
+    for name, default in _DEFAULTS.items():
+        value = getattr(limits, name)
+        if isinstance(default, float):
+            fit[name] = real(value, f"limits.{name}")
+        elif value is not None or default is not None:
+            fit[name] = whole(value, f"limits.{name}", int(name in _AT_LEAST_ONE))
+    return msgspec.structs.replace(limits, **fit)

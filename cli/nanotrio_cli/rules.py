@@ -57,4 +57,6 @@ def rules_of(options: RunOptions | MapRunOptions, place: Place) -> Rules:
         raise CommandLineError(
             f"this session began in permission mode {stored}, which {mode} cannot change; begin a new one for it"
         )
-    return Rules(mode, rule_names(options.allowed_tools), rule_names(options.denied_tools))
+    return Rules(
+        mode, rule_names(options.allowed_tools, "--allowedTools"), rule_names(options.denied_tools, "--disallowedTools")
+    )

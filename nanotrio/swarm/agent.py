@@ -11,6 +11,7 @@ import trio
 
 from ..budget import Ledger
 from ..errors import ClosedError, UsageError
+from ..given import a_text, whole
 from ..limits import Limits
 from ..records import Head, LimitsSet
 from .caps import BudgetView, budget_of, set_cap
@@ -126,7 +127,7 @@ class Agent:
         await self._mail("steer", text)
 
     async def _mail(self, kind: Any, text: str) -> None:
-        if not text.strip():
+        if not a_text(text, "the text").strip():
             raise UsageError("the text is empty; nothing was sent")
         self._swarm._check_open()  # noqa: SLF001
         await self._runtime.journal.room()
@@ -231,8 +232,7 @@ class Agent:
         Raises:
             UsageError: the number is below 1.
         """
-        if max_steps < 1:
-            raise UsageError(f"a bound of {max_steps} steps; give a number above 0")
+        max_steps = whole(max_steps, "max_steps", 1)
         node = await self._here()
         self._set_limits(node, msgspec.structs.replace(node.limits, max_steps=max_steps))
         await self._runtime.journal.durable(self._runtime.append())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from ..agent_name import name_of
 from ..budget import Ledger
-from ..errors import UsageError
 from ..limits import nano_usd, usd
 from ..models import Model
 from ..records import LimitsSet
@@ -92,11 +89,9 @@ def set_cap(runtime: Runtime, node: Node, budget_usd: float | None) -> None:
     Raises:
         UsageError: the amount is negative, or the price of a model below is unknown.
     """
-    if budget_usd is not None and not 0 <= budget_usd < math.inf:
-        raise UsageError(f"a budget of {budget_usd:g} USD; give a positive amount or None")
-    if budget_usd is not None and any(model.price is None for model in runtime.models.values()):
-        _check_prices(runtime, node)
     budget = None if budget_usd is None else nano_usd(budget_usd)
+    if budget is not None and any(model.price is None for model in runtime.models.values()):
+        _check_prices(runtime, node)
     former, node.ledger.cap = node.ledger.cap, budget
     node.limits = msgspec.structs.replace(node.limits, budget_nano=budget)
     runtime.record(node, (LimitsSet(node.limits),))

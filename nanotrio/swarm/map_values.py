@@ -11,6 +11,7 @@ from typing import Any, TypedDict, cast
 import msgspec
 
 from ..errors import UsageError
+from ..given import a_text, whole
 from ..limits import Limits, nano_usd, usd
 from ..messages import Usage, clean_text
 from ..records import OutcomeStatus
@@ -128,14 +129,10 @@ def plan_of(prompt: str | Callable[[Any], str], options: MapOptions, slots: int)
     if "uuid" in options:
         raise UsageError("map takes no uuid; give job, which names its root")
     spawn = cast("SpawnOptions", without(options, *_OWN))
-    retries = options.get("retries", 0)
-    max_active = options.get("max_active", slots)
-    look_ahead = options.get("look_ahead", max(_MIN_LOOK_AHEAD, 2 * max_active))
-    if retries < 0 or max_active < 1 or look_ahead < 1:
-        raise UsageError("retries must be 0 or more, max_active and look_ahead 1 or more")
-    job = options.get("job", str(uuid.uuid4()))
-    if not isinstance(job, str):
-        raise UsageError(f"job is of the type {type(job).__name__}; give a text")
+    retries = whole(options.get("retries", 0), "retries")
+    max_active = whole(options.get("max_active", slots), "max_active", 1)
+    look_ahead = whole(options.get("look_ahead", max(_MIN_LOOK_AHEAD, 2 * max_active)), "look_ahead", 1)
+    job = a_text(options.get("job", str(uuid.uuid4())), "job")
     if not job:
         raise UsageError("job is empty; leave it out for a job that is not gone on with")
     job = clean_text(job)

@@ -28,15 +28,16 @@ from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import msgspec
 import trio
 
 from .. import crash
 from ..errors import NanotrioError, UsageError
+from ..given import a_text, choice, whole
 from ..journal import Journal
-from ..limits import Limits
+from ..limits import Limits, check_limits
 from ..models import Model
 from ..stores import MemoryStore, Store, open_store, parse_url, this_process
 from ..tools import TREE_TOOLS, Tool, reap_all, rule_names
@@ -53,7 +54,7 @@ from .node import Node
 from .recovery import read_unfinished, tail_heads
 from .residence import Residence
 from .runtime import Approver, Durability, Permissions, Runtime, Settings
-from .spawning import check_limits, check_tools, directory_of, register_tool
+from .spawning import check_tools, directory_of, register_tool
 from .swarm import Swarm
 from .transcripts import Transcripts
 from .tree import SwarmTree
@@ -118,13 +119,17 @@ async def open_swarm(
     """
     async with _opened(store, fsync=fsync) as opened:
         settings = Settings(
-            system=system,
-            limits=check_limits(limits or Limits()),
-            environment=dict(os.environ if environment is None else environment),
+            system=a_text(system, "system"),
+            limits=check_limits(Limits() if limits is None else limits),
+            environment=_environment(os.environ if environment is None else environment),
             directory=Path(directory_of(directory or Path.cwd())),
-            permissions=Permissions(check_mode(permission_mode), rule_names(allowed_tools), rule_names(denied_tools)),
-            durability=durability,
-            approve=approve,
+            permissions=Permissions(
+                check_mode(permission_mode),
+                rule_names(allowed_tools, "allowed_tools"),
+                rule_names(denied_tools, "denied_tools"),
+            ),
+            durability=cast("Durability", choice(durability, "durability", get_args(Durability))),
+            approve=_asked(approve),
         )
         runtime = _prepare(opened, settings, model, tools, max_active, max_memory_bytes)
         await _become_owner(runtime, takeover=takeover)
@@ -166,6 +171,21 @@ async def _running(runtime: Runtime) -> AsyncIterator[Swarm]:
     _raise(runtime, error)
 
 
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(environment, Mapping):
+        raise UsageError(f"environment is of the type {type(environment).__name__}; give a dict of texts")
+    return {
+        a_text(name, "a name in environment"): a_text(environment[name], f"environment[{name!r}]")
+        for name in environment
+    }
+
+
+def _asked(approve: Approver | None) -> Approver | None:
+    if approve is not None and not callable(approve):
+        raise UsageError(f"approve is of the type {type(approve).__name__}; give an async function")
+    return approve
+
+
 class _Opened(msgspec.Struct, frozen=True):
     """A store that was opened, and what goes by its place."""
 
@@ -177,6 +197,8 @@ class _Opened(msgspec.Struct, frozen=True):
 @asynccontextmanager
 async def _opened(store: str | Store | None, *, fsync: bool) -> AsyncIterator[_Opened]:
     """Open the store, and give it back however the block ends."""
+    if not isinstance(store, str | None) and not hasattr(store, "commit"):
+        raise UsageError(f"store is of the type {type(store).__name__}; give an address, as in 'sqlite:swarm.db'")
     if isinstance(store, str):
         address = parse_url(store)
         token = blake2b(address.token_text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
@@ -202,15 +224,18 @@ def _prepare(
     max_memory_bytes: int | None,
 ) -> Runtime:
     """Check all that was given, before anything is written."""
-    if max_active < 1:
-        raise UsageError(f"max_active is {max_active}; at least one agent must be able to work")
-    if max_memory_bytes is not None and max_memory_bytes < 1:
-        raise UsageError(f"max_memory_bytes is {max_memory_bytes}; give a positive number, or None for the default")
+    max_active = whole(max_active, "max_active", 1)
+    if max_memory_bytes is not None:
+        max_memory_bytes = whole(max_memory_bytes, "max_memory_bytes", 1)
     ceiling = Ceiling(max_memory_bytes)
     runtime = Runtime(settings, opened.store, max_active, opened.token, opened.output_directory, ceiling)
     given: list[Tool | Callable[..., Any]] = [*check_tools(tools), *TREE_TOOLS]
     names = tuple(dict.fromkeys([register_tool(runtime, each) for each in given]))
+    if unknown := [name for name in settings.permissions.denied_tools if name not in names]:
+        _log.warning("denied_tools has %s, and no tool of the swarm is called so yet", ", ".join(map(repr, unknown)))
     if model is not None and not isinstance(model, str):
+        if not hasattr(model, "attempt"):
+            raise UsageError(f"model is of the type {type(model).__name__}; give a name, or a Model of your own")
         runtime.models[model.name] = model
     default = runtime.model(model) if isinstance(model, str) else model
     runtime.settings = msgspec.structs.replace(settings, tools=names, model=default)

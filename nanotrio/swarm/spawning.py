@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -10,7 +9,8 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from ..errors import UsageError
-from ..limits import NANO, Limits, nano_usd
+from ..given import a_text, real
+from ..limits import Limits, check_limits, nano_usd
 from ..messages import clean_text
 from ..records import Profile
 from ..tools import TREE_TOOLS, Tool, permission_mode, tighter, tool, tool_name
@@ -18,7 +18,7 @@ from .node import Node
 from .result import schema_of
 from .runtime import Runtime
 
-__all__ = ["SpawnOptions", "check_limits", "check_tools", "directory_of", "profile_of", "register_tool"]
+__all__ = ["SpawnOptions", "check_tools", "directory_of", "profile_of", "register_tool"]
 
 _T = TypeVar("_T")
 
@@ -64,8 +64,7 @@ def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> 
             f"spawn takes no {', '.join(sorted(unknown))}; it takes {', '.join(SpawnOptions.__annotations__)}"
         )
     for name in _TEXTS:
-        if not isinstance(value := options.get(name, ""), str | None):
-            raise UsageError(f"{name} is of the type {type(value).__name__}; give a text")
+        a_text(options.get(name) or "", name)
     if parent is not None and options.get("uuid"):
         raise UsageError("uuid names the session of a root, and this is a child; leave it out")
     settings = runtime.settings
@@ -84,38 +83,16 @@ def profile_of(runtime: Runtime, parent: Node | None, options: SpawnOptions) -> 
 
 
 def _limits(options: SpawnOptions, default: Limits, *, is_child: bool) -> Limits:
-    limits = check_limits(options.get("limits") or default)
+    given = options.get("limits")
+    limits = default if given is None else check_limits(given)
     if (seconds := options.get("timeout_seconds")) is not None:
-        limits = msgspec.structs.replace(limits, turn_seconds=_positive(seconds, "timeout_seconds"))
+        limits = msgspec.structs.replace(limits, turn_seconds=real(seconds, "timeout_seconds"))
     budget = options.get("budget_usd")
     if budget is not None:
-        return msgspec.structs.replace(limits, budget_nano=nano_usd(_positive(budget, "budget_usd")))
+        return msgspec.structs.replace(limits, budget_nano=nano_usd(budget))
     if is_child and options.get("limits") is None:  # the parent's cap holds for it without being its own
         return msgspec.structs.replace(limits, budget_nano=None)
     return limits
-
-
-def check_limits(limits: Limits) -> Limits:
-    """Return ``limits`` if they are.
-
-    Raises:
-        UsageError: something else stands in their place.
-    """
-    if not isinstance(limits, Limits):
-        raise UsageError(f"limits is of the type {type(limits).__name__}; give nanotrio.Limits(...)")
-    return limits
-
-
-def _positive(value: float, what: str) -> float:
-    if not isinstance(value, int | float):
-        raise UsageError(f"{what} is {value!r}; give a number")
-    try:
-        value = float(value)
-    except OverflowError:
-        raise UsageError(f"{what} is larger than any number of its kind; give a smaller one, or none") from None
-    if not value >= 0 or (what == "budget_usd" and math.isinf(value * NANO)):
-        raise UsageError(f"{what} is {value:g}; give a positive number")
-    return value
 
 
 def _system(runtime: Runtime, system: str | None, above: Profile | None) -> int:

@@ -11,6 +11,7 @@ import trio
 
 from ..agent_name import name_of, number_of
 from ..errors import ClosedError, UnknownAgentError, UsageError
+from ..given import each_of
 from ..records import Head, OutcomeStatus
 from ..tools import Leftover, end_leftovers, find_leftovers
 from ..turn import Restart
@@ -83,8 +84,7 @@ class Swarm:
     async def spawn_below(self, parent: Node | None, prompts: Sequence[str], options: SpawnOptions) -> list[Agent]:
         """Start an agent on each of ``prompts``; what ``Swarm.spawn`` and ``Agent.spawn`` stand on."""
         self._check_open()
-        if isinstance(prompts, str | bytes):  # each of its letters would be given to an agent
-            raise UsageError("the prompts are one text; give a list of them, or spawn one agent on it")
+        prompts = [*each_of(prompts, "prompts")]
         await self._runtime.journal.room()
         if len(prompts) >= QUOTA:
             await self._runtime.pump.long_turn()

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from ..errors import UsageError
+from ..given import a_text, each_of
 from .aliases import tool_name
 
 __all__ = [
@@ -81,17 +82,18 @@ def permission_mode(text: str) -> PermissionMode:
     raise UsageError(f"unknown permission mode {text!r}; there are {', '.join(_ORDER)}")
 
 
-def rule_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the tool names in ``texts``, each as it is called here.
+def rule_names(texts: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return the tool names in ``texts``, which somebody gave as ``what``, each as it is called here.
 
     A text may hold several names, parted by commas or spaces.
 
     Raises:
-        UsageError: a rule has a pattern (``Bash(git:*)``), which would be taken for more or less than it says.
+        UsageError: it is no list of texts; or a rule has a pattern (``Bash(git:*)``), which would be taken for more or
+            less than it says.
     """
     names: dict[str, None] = {}
-    for text in texts:
-        if "(" in text:
+    for text in each_of(texts, what):
+        if "(" in a_text(text, f"a name in {what}"):
             raise UsageError(f"the rule {text!r} has a pattern; only whole tools can be allowed or denied, by name")
         for name in text.replace(",", " ").split():
             names[tool_name(name)] = None

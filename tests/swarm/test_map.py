@@ -394,9 +394,9 @@ async def end_as_interrupted(swarm: nanotrio.Swarm, results: MapResults) -> None
     [
         ({"items": 3}, "cannot be gone through"),
         ({"items": "items.txt"}, "the items are one text"),
-        ({"retries": -1}, "retries must be 0 or more"),
-        ({"max_active": 0}, "max_active and look_ahead 1 or more"),
-        ({"look_ahead": 0}, "max_active and look_ahead 1 or more"),
+        ({"retries": -1}, "retries is -1; give a whole number, 0 or more"),
+        ({"max_active": 0}, "max_active is 0; give a whole number, 1 or more"),
+        ({"look_ahead": float("nan")}, "look_ahead is nan; give a whole number"),
         ({"job": ""}, "job is empty"),
         ({"uuid": "x"}, "map takes no uuid"),
         ({"result_type": {"type": 3}}, "no JSON schema"),

@@ -316,7 +316,7 @@ async def test_a_child_of_a_model_without_a_key_is_an_error_result() -> None:
         (("send_message", {"to": "parent", "text": " "}), "the text is empty"),
         (("send_message", {"to": "agent.2", "text": "x"}), "yourself"),
         (("send_message", {"to": "nobody", "text": "x"}), "no agent is called"),
-        (("spawn_agent", {"prompt": "x", "budget_usd": -1}), "positive"),
+        (("spawn_agent", {"prompt": "x", "budget_usd": -1}), "not negative"),
         (("spawn_agent", {"prompt": "x", "tools": ["bash"]}), "which you do not have"),
         (("spawn_agent", {"prompt": "x", "model": "nobody/x"}), "nobody"),
     ],

@@ -84,9 +84,9 @@ def test_nobody_to_ask_is_a_denial_with_text() -> None:
 
 
 def test_rules_written_for_other_agents_are_understood_or_refused() -> None:
-    assert rule_names(["Bash,Read Edit", "my_tool", "bash"]) == ("bash", "read", "edit", "my_tool")
+    assert rule_names(["Bash,Read Edit", "my_tool", "bash"], "rules") == ("bash", "read", "edit", "my_tool")
     with pytest.raises(UsageError, match="has a pattern"):
-        rule_names(["Bash(git:*)"])
+        rule_names(["Bash(git:*)"], "rules")
     assert permission_mode("plan") == "plan"
     with pytest.raises(UsageError, match="unknown permission mode 'yolo'"):
         permission_mode("yolo")
