@@ -155,6 +155,10 @@ async def _admit(runtime: Runtime, node: Node) -> tuple[bytes, int] | None:
 
 def take_reply(runtime: Runtime, node: Node, reply: Reply) -> None:
     """Settle the reservation and record the reply."""
+    if not _is_counted(reply.usage):
+        told = f"{node.model.name} gave {reply.usage!r} as its usage; each must be a whole number, 0 or more"
+        attempt_failed(runtime, node, ModelError(told, kind="rejected"))
+        return
     body_bytes, amount = node.asked_bytes, node.asked_nano
     node.asked_bytes = 0
     usage = reply.usage
@@ -176,6 +180,11 @@ def take_reply(runtime: Runtime, node: Node, reply: Reply) -> None:
     if runtime.watchers.count:
         message = Message("assistant", parts, node.model.name)
         runtime.emit(node, MessageReplied(node.id, node.name, message, usage, cost))
+
+
+def _is_counted(usage: Usage) -> bool:
+    counts = (usage.input, usage.output, usage.cache_read, usage.cache_write)
+    return [type(count) for count in counts] == [int, int, int, int] and min(counts) >= 0
 
 
 def attempt_failed(runtime: Runtime, node: Node, error: BaseException) -> None:

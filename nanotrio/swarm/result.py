@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from decimal import Decimal
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ import msgspec
 
 from ..errors import ToolError, UsageError
 from ..messages import ToolSpec
+from .cpu_limit import CpuLimitError, call_within
 
 __all__ = ["check_result", "check_schema", "result_of_text", "schema_of", "with_schema"]
 
@@ -28,6 +30,9 @@ _FORMATS = {
 _MAX_PROBLEMS = 5
 _MAX_FIELDS = 20
 _MAX_PROBLEM_CHARACTERS = 200
+_MAX_FOUND = 1_000
+_MAX_CHECK_SECONDS = 0.25
+"""Of processor time, in which nobody else runs; a result of 50 KB takes a few hundredths."""
 
 
 def schema_of(result_type: Any) -> str:
@@ -64,8 +69,10 @@ def check_schema(schema: str) -> str:
 
     try:
         validator = _validator(schema)
-        validator.check_schema(validator.schema)
+        call_within(_MAX_CHECK_SECONDS, lambda: validator.check_schema(validator.schema))
         _check_references(validator.schema)
+    except CpuLimitError:
+        raise UsageError(f"the schema of the result cannot be checked within {_MAX_CHECK_SECONDS} s") from None
     except SchemaError as error:
         raise UsageError(f"the schema of the result is no JSON schema: {error.json_path}: {error.message}") from error
     except UsageError:
@@ -140,7 +147,13 @@ def check_result(schema: str, result: str) -> None:
         return
     value = json.loads(result)
     try:
-        found = list(_validator(schema).iter_errors(value))
+        validator = _validator(schema)
+        found = call_within(_MAX_CHECK_SECONDS, lambda: list(islice(validator.iter_errors(value), _MAX_FOUND)))
+    except CpuLimitError:
+        raise ToolError(
+            f"the result cannot be held to its schema within {_MAX_CHECK_SECONDS} s: there are too many ways to try a "
+            "pattern in it, or its alternatives"
+        ) from None
     except Exception as error:  # a reference that leads nowhere, a pattern that is none, nesting without end
         raise ToolError(f"the result cannot be held to its schema: {type(error).__name__}: {error}") from error
     if found:

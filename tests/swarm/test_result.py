@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import signal
+import threading
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -13,7 +15,9 @@ import msgspec
 import pytest
 
 from nanotrio.errors import ToolError, UsageError
+from nanotrio.messages import Usage
 from nanotrio.swarm.result import check_result, schema_of
+from nanotrio.testing import assert_replays
 from tests.swarm.worlds import by_task, opened, reply_calls, reply_text, taped_store
 
 
@@ -211,3 +215,59 @@ async def test_a_child_is_held_to_the_schema_that_a_model_asked_for_and_its_pare
     assert told[0] == 'agent.2 completed: {"n": 3}'
     assert told[1].startswith("agent.3 failed: the same mistake 3 times in a row")
     assert told[1].endswith("; its last text: I could not count.")
+
+
+ENDLESS = {
+    "pattern": ({"type": "string", "pattern": "^(a+)+$"}, "a" * 60 + "!"),
+    "name": ({"type": "object", "patternProperties": {"^(a+)+$": {}}}, {"a" * 60 + "!": 1}),
+    "alternatives": (
+        {"$defs": {"n": {"anyOf": [{"items": {"$ref": "#/$defs/n"}, "minItems": 1}] * 3}}, "$ref": "#/$defs/n"},
+        json.loads("[" * 60 + "]" * 60),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_check_that_would_not_end_is_given_up(what: str) -> None:
+    schema, value = ENDLESS[what]
+    with pytest.raises(ToolError, match=r"cannot be held to its schema within 0\.25 s"):
+        check_result(schema_of(schema), json.dumps(value))
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    check_result(schema_of({"type": "string"}), '"fine"')
+
+
+def test_a_timer_that_somebody_has_set_goes_on_after_a_check() -> None:
+    former = signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 1_000)
+    try:
+        check_result('{"type": "string"}', '"fine"')
+        assert 900 < signal.getitimer(signal.ITIMER_VIRTUAL)[0] < 1_001
+        assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_IGN
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, former)
+
+
+def test_a_result_can_be_checked_in_any_thread() -> None:
+    found: list[BaseException] = []
+
+    def check() -> None:
+        try:
+            check_result('{"type": "string"}', "3")
+        except ToolError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    thread.join()
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("usage", [Usage(1.5, 1), Usage(-1, 1), Usage(1, "2")])  # type: ignore[arg-type]
+async def test_a_usage_that_cannot_be_counted_fails_the_call_and_not_the_store(usage: Usage) -> None:
+    store = taped_store()
+    async with opened([reply_text("done", usage=usage)], store=store) as swarm:
+        outcome = await (await swarm.spawn("go")).wait()
+        assert outcome.status == "failed"
+        assert "each must be a whole number, 0 or more" in outcome.reason
+    await assert_replays(store)
