@@ -82,6 +82,7 @@ class Session(msgspec.Struct, gc=False, omit_defaults=True):
     reported: tuple[Usage, int, int, int] = (Usage(), 0, 0, 0)
     """What the parent was told of so far: usage, spent, uncertain, unpriced."""
     owes_return: bool = False  # closed, and its unread mail has not gone back yet
+    closed_seq: int = 0  # the record that closed it last, also where it was opened again
     task: str = ""
     """The beginning of the first prompt; empty only where none came, and then the agent takes no turn of its own."""
     created_us: int = 0
@@ -459,7 +460,7 @@ def _restarted(session: Session, _: facts.Restarted) -> None:
 
 
 def _closed(session: Session, fact: facts.Closed) -> None:
-    session.status, session.owes_return = "closed", fact.owes_return
+    session.status, session.owes_return, session.closed_seq = "closed", fact.owes_return, session.last_seq
 
 
 def _snapshot(session: Session, fact: facts.Snapshot) -> None:

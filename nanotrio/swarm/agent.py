@@ -251,7 +251,7 @@ class Agent:
             view = view_of_head(self._head, owned=owned, profile=profile)
             return msgspec.structs.replace(view, waiting_for="a slot" if owned else "")
         view = view_of(node)
-        if node.id not in self._runtime.nodes and any(each.session.status == "closed" for each in node.lineage()):
+        if node.id not in self._runtime.nodes and any(map(node.was_closed_with, node.lineage())):
             return msgspec.structs.replace(view, status="closed")  # it is written down when the agent is used again
         return view
 

@@ -195,6 +195,10 @@ class Node:
         """Whether ``other`` is an ancestor."""
         return any(node is other for node in self.lineage()) and self is not other
 
+    def was_closed_with(self, ancestor: Node) -> bool:
+        """Whether the ancestor was closed since anything happened here, if only for a while: then all below was too."""
+        return ancestor.session.closed_seq > self.session.last_seq
+
     def may_leave(self) -> bool:
         """Whether nothing holds a finished agent in memory."""
         session = self.session

@@ -123,11 +123,7 @@ async def open_swarm(
             limits=check_limits(Limits() if limits is None else limits),
             environment=_environment(os.environ if environment is None else environment),
             directory=Path(directory_of(directory or Path.cwd())),
-            permissions=Permissions(
-                check_mode(permission_mode),
-                rule_names(allowed_tools, "allowed_tools"),
-                rule_names(denied_tools, "denied_tools"),
-            ),
+            permissions=_permissions(permission_mode, allowed_tools, denied_tools),
             durability=cast("Durability", choice(durability, "durability", get_args(Durability))),
             approve=_asked(approve),
         )
@@ -169,6 +165,10 @@ async def _running(runtime: Runtime) -> AsyncIterator[Swarm]:
         else:  # nanotrio's own fault
             error = crash
     _raise(runtime, error)
+
+
+def _permissions(mode: str, allowed: Sequence[str], denied: Sequence[str]) -> Permissions:
+    return Permissions(check_mode(mode), rule_names(allowed, "allowed_tools"), rule_names(denied, "denied_tools"))
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -213,7 +213,7 @@ class Residence:
         if parent is not None:
             if parent.sealed == "interrupted":
                 node.sealed = "interrupted"
-            elif (parent.session.status == "closed" or parent.sealed) and node.session.status != "closed":
+            elif node.session.status != "closed" and (parent.sealed or node.was_closed_with(parent)):
                 self._runtime.record(node, (Closed(f"{parent.name} is closed"),))
         self.rest(node)
 

@@ -152,25 +152,22 @@ class Runtime:
         self.waits = WaitGraph()
         self.budget_queues: dict[Ledger, deque[Parked]] = {}
         self.roots: trio.Nursery | None = None
-        self.token = token
-        """Marks the processes of this swarm's agents; the same for every owner of the store."""
-        self.owner_token = token
-        """The same with the epoch of this owner."""
+        self.token = self.owner_token = token
+        """Mark the processes of this swarm's agents: those of every owner of the store, and of this one alone."""
         self.no_processes = AgentProcesses(token, 0)
         """For calls that start none."""
         self.output_directory = output_directory
-        environment = settings.environment
-        self.process_environment = {name: environment[name] for name in environment if name not in PROVIDER_KEYS}
+        inherited = settings.environment.items()
+        self.process_environment = {name: value for name, value in inherited if name not in PROVIDER_KEYS}
         """What processes inherit."""
-        self.redactor = Redactor(environment)
+        self.redactor = Redactor(settings.environment)
         self.client: Client | None = None
         self.paths: dict[str, Path] = {}
         self.kinds: dict[tuple[object, ...], Kind] = {}
         """What agents of one profile below alike parents have in common."""
         self.is_closing, self.holders_due = False, 0.0  # and when those are told of that do not let it close
         self.fatal: NanotrioError | None = None
-        self.lost: NanotrioError | None = None
-        """Why not all could be written as the swarm was left."""
+        self.lost: NanotrioError | None = None  # why not all could be written as the swarm was left
 
     def record(self, node: Node, facts: Iterable[Fact]) -> None:
         """Apply facts to a node's session and append them with the open group."""

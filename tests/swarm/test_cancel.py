@@ -195,6 +195,40 @@ async def test_closing_closes_all_below_in_memory_or_not(autojump_clock: trio.te
         await check_store_holds_the_live_state(swarm)
 
 
+@pytest.mark.parametrize("max_idle", [0, 1_000])
+@pytest.mark.parametrize("way", ["close", "cancel"])
+async def test_who_was_closed_with_a_parent_stays_so_as_a_sibling_is_resumed_also_by_the_next_process(
+    autojump_clock: trio.testing.MockClock, way: str, max_idle: int
+) -> None:
+    store = taped_store()
+    options = {"store": store, "limits": Limits(max_idle=max_idle)}
+    script = by_task(root=[reply_text("ok")], child=[reply_text("done")])
+    async with opened(script, **options) as swarm:
+        boss = await swarm.spawn("root go")
+        mid = await boss.spawn("child")
+        one, two = await mid.spawn_many(["child", "child"])
+        for each in (boss, mid, one, two):
+            await each.wait()
+        await swarm.flush()
+        await trio.sleep(1)
+        await getattr(boss, way)()
+        await swarm.resume(one.id)
+        third = await (await swarm.find(mid.id)).spawn("child")
+        assert (await third.wait()).result == "done"
+        with pytest.raises(ClosedError, match="takes no mail"):
+            await two.send("x")
+        await swarm.resume(two.id)
+        await two.send("go on")
+        await two.wait()
+        await (await swarm.find(mid.id)).close()
+    async with opened(script, store=await store.as_of(len(store.batches))) as swarm:
+        await swarm.resume(one.id)
+        for closed in (two, third):
+            with pytest.raises(ClosedError, match="takes no mail"):
+                await (await swarm.find(closed.id)).send("x")
+        await check_store_holds_the_live_state(swarm)
+
+
 async def test_closing_is_idempotent_and_returns_mail(autojump_clock: trio.testing.MockClock) -> None:
     async with opened(by_task(root=[reply_text("ok")])) as swarm:
         agent = await swarm.spawn("root go")
