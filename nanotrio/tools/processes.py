@@ -2,12 +2,12 @@
 
 Theory of operation
 -------------------
-A process belongs to an agent in one of two ways. It is in the group or session that a tool started for the agent, or
+A process belongs to an agent in one of three ways. It is in the group or session that a tool started for the agent; or
 its environment carries the agent's mark, ``NANOTRIO_AGENT=TOKEN:AGENT``, which every process inherits from the one
-that started it and which survives ``setsid`` and the death of the parent. Marks are read from ``/proc/PID/environ``,
-so a process that cleared its environment *and* left its session is not found, and outside Linux groups are all there
-is. A swarm that runs inside another's ``bash`` adds its mark to the one it inherited (parted by ``;``), so the outer
-agent's end finds the inner one's processes too.
+that started it and which survives ``setsid`` and the death of the parent; or it descends from such a process. Marks are
+read from ``/proc/PID/environ``, so a process that cleared its environment *and* left its session *and* whose parents
+are gone is not found, and outside Linux groups are all there is. A swarm that runs inside another's ``bash`` adds its
+mark to the one it inherited (parted by ``;``), so the outer agent's end finds the inner one's processes too.
 
 Ending agents is one loop for all that end together: look at the process table once, kill what belongs to any of them,
 and look again until nothing is left or the time is up; a process forked during a look is found by the next. A zombie
@@ -232,12 +232,7 @@ def _kill_once(marks: Mapping[bytes, int], groups: Mapping[int, int]) -> list[tu
     remaining: list[tuple[int, str]] = []
     if not Path("/proc/self").exists():
         return _kill_groups(groups)
-    for seen in _processes():
-        owner = groups.get(seen.group, groups.get(seen.session))
-        if owner is None and seen.state not in "ZX":
-            owner = next((marks[mark] for mark in _marks_of(seen.pid) if mark in marks), None)
-        if owner is None or seen.pid == os.getpid():
-            continue
+    for seen, owner in _owned(marks, groups):
         if seen.state in "ZX":
             if seen.parent == os.getpid():
                 _collect(seen.pid)
@@ -252,6 +247,26 @@ def _kill_once(marks: Mapping[bytes, int], groups: Mapping[int, int]) -> list[tu
         why = "is uninterruptible, in a system call" if seen.state == "D" else "was killed and has not gone yet"
         remaining.append((owner, f"process {seen.pid} ({seen.command}) {why}"))
     return remaining
+
+
+def _owned(marks: Mapping[bytes, int], groups: Mapping[int, int]) -> list[tuple[_Seen, int]]:
+    """Return the processes that belong to the marks and groups, or descend from one that does, each with its owner."""
+    table = {seen.pid: seen for seen in _processes()}
+    table.pop(os.getpid(), None)
+    owners: dict[int, int] = {}
+    for seen in table.values():
+        owner = groups.get(seen.group, groups.get(seen.session))
+        if owner is None and seen.state not in "ZX":
+            owner = next((marks[mark] for mark in _marks_of(seen.pid) if mark in marks), None)
+        if owner is not None:
+            owners[seen.pid] = owner
+    for seen in table.values():
+        above = seen
+        while above.pid not in owners and above.parent in table:
+            above = table[above.parent]
+        if above.pid in owners:
+            owners[seen.pid] = owners[above.pid]
+    return [(table[pid], owner) for pid, owner in owners.items()]
 
 
 def _kill_groups(groups: Mapping[int, int]) -> list[tuple[int, str]]:

@@ -41,6 +41,17 @@ async def test_what_cleared_its_environment_is_found_by_its_group(tmp_path: Path
     assert is_gone(pid)
 
 
+async def test_what_cleared_its_environment_and_left_its_session_is_found_by_its_parent(tmp_path: Path) -> None:
+    context = make_context(tmp_path, 44)
+    script = "env -i setsid sh -c 'sleep 600 & echo $! > pid; wait' & wait"
+    await call(bash, context, command=f'bash -c "{script}" >/dev/null 2>&1 & true'.replace("$", "\\$"))
+    await eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip().isdecimal())
+    pid = int((tmp_path / "pid").read_text())
+
+    assert await reap(context) == [()]
+    await eventually(lambda: is_gone(pid))
+
+
 async def test_many_agents_are_reaped_together_and_others_are_left_alone(tmp_path: Path) -> None:
     contexts = [make_context(tmp_path, agent) for agent in range(50, 70)]
     for context in contexts:
