@@ -145,7 +145,7 @@ class Agent:
         It has an id and a uuid of its own, the same profile, the limits as they are now, and the conversation up to
         the end of that turn, also where a further one is open. Its costs begin at 0, it has no children and no mail,
         and it is idle until it gets some: ``wait`` returns the outcome it went on from before. What a child may do is
-        what its ancestors allowed it. Durable when this returns. Checkpoints.
+        what its ancestors allowed it; their tightest cap becomes its own. Durable when this returns. Checkpoints.
 
         Raises:
             UsageError: no turn of the agent has ended.

@@ -36,8 +36,10 @@ def fork_live(runtime: Runtime, node: Node, session_id: str = "") -> Node:
     """
     if node.parent is None:
         return _fork(runtime, node.session, node.profile, session_id)
-    # What its ancestors did not allow it stays so.
-    profile = msgspec.structs.replace(node.profile, limits=_as_root(node.limits, node.session.depth))
+    # What its ancestors did not allow it stays so, and what they might spend is what it may.
+    caps = [ledger.cap for ledger in node.ledger.lineage() if ledger.cap is not None]
+    limits = msgspec.structs.replace(node.limits, budget_nano=min(caps, default=None))
+    profile = msgspec.structs.replace(node.profile, limits=_as_root(limits, node.session.depth))
     return _fork(runtime, node.session, profile, session_id, has_limits=True)
 
 
@@ -69,13 +71,11 @@ def _allowed(sessions: Sequence[Session], profiles: dict[int, Profile]) -> Profi
     profile = profiles[sessions[0].profile]
     mode = permission_mode(profile.permission_mode)
     limits = sessions[0].limits or profile.limits
-    budget = limits.budget_nano
     for session in sessions[1:]:
         above = profiles[session.profile]
         mode = tighter(mode, permission_mode(above.permission_mode))
         limits = limits.within(session.limits or above.limits)
-    limits = _as_root(msgspec.structs.replace(limits, budget_nano=budget), len(sessions) - 1)
-    return msgspec.structs.replace(profile, limits=limits, permission_mode=mode)
+    return msgspec.structs.replace(profile, limits=_as_root(limits, len(sessions) - 1), permission_mode=mode)
 
 
 def _as_root(limits: Limits, depth: int) -> Limits:

@@ -174,13 +174,16 @@ async def test_a_child_becomes_a_root_that_may_not_do_more(tmp_path: Path) -> No
         child=[reply_text("done")],
     )
     limits = nanotrio.Limits(max_steps=7)
-    async with opened(script, store=store, permission_mode="plan", limits=limits) as swarm:
-        await (await swarm.spawn("root go")).wait()
+    async with opened(script, store=store, price=DEAR, permission_mode="plan", limits=limits) as swarm:
+        root = await swarm.spawn("root go", budget_usd=0.5)
+        await root.wait()
+        await root.set_budget(0.25)
         live = await swarm.agent("kid.2").fork()
+        assert live.budget().cap_usd == 0.25
         profile = live._node.profile
         assert (live.name, profile.permission_mode, profile.limits.max_steps) == ("kid.3", "plan", 7)
         assert live.view().depth == 0
-    async with opened(script, store=await store.as_of(len(store.batches))) as swarm:
+    async with opened(script, price=DEAR, store=await store.as_of(len(store.batches))) as swarm:
         stored = await swarm.fork("kid.2")
         assert stored.name == "kid.4"
         assert stored._node.profile == profile
