@@ -9,12 +9,13 @@ import cbor2
 import msgspec
 
 from .cbor import ARRAY_HEADS, BOOLEANS, COUNTS, NULL, TEXT_HEADS, WORDS, integer, text
-from .errors import RecordError
+from .errors import RecordError, StoreDamagedError
 from .messages import Text, ToolCall, Usage, clean_text
 from .records import (
     ChildEnded,
     Fact,
     MailArrived,
+    Profile,
     Replied,
     Settled,
     Spawned,
@@ -24,7 +25,7 @@ from .records import (
     TurnStarted,
 )
 
-__all__ = ["birth_encoder", "decode_facts", "encode_facts"]
+__all__ = ["birth_encoder", "decode_facts", "decode_profile", "encode_facts"]
 
 _KINDS = frozenset(kind.__struct_config__.tag for kind in Fact.__args__)
 
@@ -187,3 +188,16 @@ def decode_facts(data: bytes) -> tuple[Fact, ...]:
         raise RecordError(
             f"a record has not the form of facts ({error}); open the store with the nanotrio that wrote it"
         ) from error
+
+
+def decode_profile(seq: int, body: bytes) -> Profile:
+    """Return the profile that the content in record ``seq`` is.
+
+    Raises:
+        StoreDamagedError: it is none of a form that this version reads.
+    """
+    try:
+        return msgspec.convert(cbor2.loads(body), Profile)
+    except (cbor2.CBORError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+        advice = "open the store with the nanotrio that wrote it, or move it away"
+        raise StoreDamagedError(f"record {seq} is a profile of another form; {advice}") from error

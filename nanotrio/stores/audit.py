@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from ..errors import RecordError
-from ..fact_form import decode_facts
+from ..errors import RecordError, StoreDamagedError
+from ..fact_form import decode_facts, decode_profile
 from ..records import Content, Head, Record, Spawned
 
 __all__ = ["Audit"]
@@ -33,6 +33,9 @@ class Audit:
         self.agents: dict[int, int] = {}
         """Each agent's last record."""
         self._contents: set[int] = set()
+        self._profiles: set[int] = set()
+        self._told: set[int] = set()
+        """Contents that were said to be no profiles."""
 
     def add_record(self, record: Record) -> None:
         """Look at the next record."""
@@ -56,10 +59,15 @@ class Audit:
         for fact in facts:
             if isinstance(fact, Content):
                 self._contents.add(seq)
+                if _is_profile(seq, fact.body):
+                    self._profiles.add(seq)
                 if blake2b(fact.body, digest_size=16).digest() != fact.digest:
                     self.add_problem(f"the content in record {seq} has another digest than it says")
             elif isinstance(fact, Spawned) and fact.profile not in self._contents:
                 self.add_problem(f"record {seq} refers to content in record {fact.profile}, where none is")
+            elif isinstance(fact, Spawned) and fact.profile not in self._profiles and fact.profile not in self._told:
+                self._told.add(fact.profile)
+                self.add_problem(f"record {fact.profile} should be a profile, and is none that can be read")
         if agent:
             is_born = any(isinstance(fact, Spawned) for fact in facts) or not facts
             if last is None and not is_born:
@@ -89,3 +97,11 @@ class Audit:
         self.problem_count += 1
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
+
+
+def _is_profile(seq: int, body: bytes) -> bool:
+    try:
+        decode_profile(seq, body)
+    except StoreDamagedError:
+        return False
+    return True

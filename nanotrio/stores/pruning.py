@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import array
 
-import cbor2
 import msgspec
 
 from ..errors import StoreDamagedError
-from ..fact_form import decode_facts, encode_facts
-from ..records import Content, Profile, Record
+from ..fact_form import decode_facts, decode_profile, encode_facts
+from ..records import Content, Record
 from .store import Batch, Store
 
 __all__ = ["PruneReport", "prune_into"]
@@ -153,4 +152,4 @@ async def _keep_contents(source: Store, plan: _Plan) -> None:
         (record,) = await source.scan(seq - 1, limit=1)
         for fact in decode_facts(record.facts):
             if isinstance(fact, Content):
-                plan.contents.add(msgspec.convert(cbor2.loads(fact.body), Profile).system)
+                plan.contents.add(decode_profile(seq, fact.body).system)

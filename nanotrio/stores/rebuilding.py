@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import cbor2
 import msgspec
 
-from ..errors import RecordError
-from ..fact_form import decode_facts
-from ..records import Content, Head, Profile, Record
+from ..errors import RecordError, StoreDamagedError
+from ..fact_form import decode_facts, decode_profile
+from ..records import Content, Head, Record
 from ..session import Session
 from .births import Births
 from .store import Batch, Store
@@ -72,7 +71,7 @@ async def _model_of(store: Store, seq: int) -> str:
         try:
             for fact in decode_facts(record.facts):
                 if isinstance(fact, Content):
-                    return msgspec.convert(cbor2.loads(fact.body), Profile).model
-        except (RecordError, cbor2.CBORDecodeError, msgspec.ValidationError, ValueError):
+                    return decode_profile(record.seq, fact.body).model
+        except (RecordError, StoreDamagedError):
             return ""
     return ""

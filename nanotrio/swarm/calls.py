@@ -321,8 +321,9 @@ async def _reserve(runtime: Runtime, node: Node, amount: int, price: Price, max_
 
 def _refusal(node: Node, refusing: Ledger, amount: int) -> BudgetError:
     cap = refusing.cap or 0
+    left = usd_text(max(cap - refusing.settled, 0))
     return BudgetError(
-        f"the budget of {refusing.owner} ({usd_text(cap)}) has {usd_text(cap - refusing.settled)} left, and the "
+        f"the budget of {refusing.owner} ({usd_text(cap)}) has {left} left, and the "
         f"next call of {node.name} may cost {usd_text(amount)}",
         bound="budget_usd",
         value=usd(cap),

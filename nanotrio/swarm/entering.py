@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import cbor2
 import msgspec
 
 from ..errors import StoreDamagedError
-from ..fact_form import decode_facts
+from ..fact_form import decode_facts, decode_profile
 from ..records import Content, Head, Profile
 from ..session import Session
 from ..stores import Store
@@ -60,16 +59,7 @@ async def read_profiles(store: Store, seqs: set[int]) -> dict[int, Profile]:
     Raises:
         StoreDamagedError: one is of a form that this version does not read.
     """
-    profiles = {}
-    for seq, body in (await read_contents(store, seqs)).items():
-        try:
-            profiles[seq] = msgspec.convert(cbor2.loads(body), Profile)
-        except (msgspec.ValidationError, cbor2.CBORDecodeError) as error:
-            raise StoreDamagedError(
-                f"record {seq} is a profile of another form; open the store with the nanotrio that wrote it, "
-                "or move it away"
-            ) from error
-    return profiles
+    return {seq: decode_profile(seq, body) for seq, body in (await read_contents(store, seqs)).items()}
 
 
 async def known_profiles(runtime: Runtime, seqs: set[int]) -> dict[int, Profile]:

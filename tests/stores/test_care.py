@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 import apsw
+import cbor2
 import msgspec
 import pytest
 import trio
@@ -14,8 +15,9 @@ import trio
 import nanotrio
 from nanotrio.errors import StoreDamagedError, StoreError, StoreOwnedError
 from nanotrio.fact_form import encode_facts
+from nanotrio.limits import Limits
 from nanotrio.models import ScriptedModel, reply_calls, reply_text
-from nanotrio.records import Content, Fact, Head, MailArrived, Record, Settled, Spawned
+from nanotrio.records import Content, Fact, Head, MailArrived, Profile, Record, Settled, Spawned
 from nanotrio.stores import Batch, StoreCare, open_store, parse_url, query, this_process
 from nanotrio.stores.postgres_address import parse_postgres_url
 from tests.stores.kinds import KINDS, Place
@@ -79,7 +81,8 @@ def _record(seq: int, prev: int, agent: int, *facts: Fact) -> Record:
 
 def _sound(count: int) -> Iterator[Record]:
     """Return one agent's sound log."""
-    yield _record(1, 0, 0, _digested(b"no profile"))
+    profile = Profile("a/model", 0, (), Limits(), "/")
+    yield _record(1, 0, 0, _digested(cbor2.dumps(msgspec.to_builtins(profile))))
     yield _record(2, 0, 1, Spawned(0, 1, 0, "a.1", 1), MailArrived("prompt", 0, "go on" * 100))
     for seq in range(3, count + 1):
         yield _record(seq, seq - 1, 1, MailArrived("text", 0, f"mail {seq} " * 20))
@@ -102,6 +105,7 @@ PROBLEMS: list[tuple[list[Record], list[Head], int, str]] = [
     ([Record(1, 0, 1, 0, b'\x81\x82cnew"')], [], 0, "record 1: "),
     ([_record(1, 0, 0, Content(b"x" * 16, b"y"))], [], 0, "another digest"),
     ([_record(1, 0, 1, Spawned(0, 1, 0, "a", 7))], [], 0, "refers to content in record 7"),
+    ([_record(1, 0, 0, _digested(b"x")), [*_sound(2)][1]], [], 0, "record 1 should be a profile, and is none that can"),
     ([*_sound(3), _record(4, 2, 1, Settled())], [], 0, "names 2 as the one before it, which is 3"),
     ([*_sound(3), _record(4, 4, 1, Settled())], [], 0, "record 4 names 4 as the one before it"),
     ([*_sound(3), _record(4, 1, 0)], [], 0, "is on no chain"),
