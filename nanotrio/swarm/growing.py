@@ -32,6 +32,7 @@ __all__ = [
     "check_prompt",
     "check_room",
     "check_spawn",
+    "check_uuid",
     "find",
     "kind_of",
     "listed",
@@ -238,7 +239,21 @@ def _spawn_rows(runtime: Runtime, parent: Node, prompts: Sequence[str], name: st
 
 def chosen_stem(runtime: Runtime, name: str) -> str:
     """Return the stem of an agent whom somebody called so."""
-    return "-".join(runtime.redactor.text(clean_text(name)).split())[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
+    words = runtime.redactor.text(clean_text(name)).replace("/", " ").split()
+    return "-".join(words)[:_MAX_NAME_CHARACTERS].strip(".") or "agent"
+
+
+def check_uuid(uuid: str) -> None:
+    """Refuse a new session's id that could not be told from its neighbours where it is printed, or from UUID/NAME.N.
+
+    Raises:
+        UsageError: says what an id may be.
+    """
+    if not uuid.isprintable() or " " in uuid or "/" in uuid:
+        raise UsageError(
+            f"{uuid!r} cannot name a session; its id is a word of any letters, digits and signs but '/', "
+            "without white space and control characters"
+        )
 
 
 def note_children(runtime: Runtime, parent: Node, count: int) -> None:

@@ -26,7 +26,7 @@ from ..records import Head, Settled, Spawned
 from ..session import Session
 from .entering import load_sessions
 from .events import AgentSpawned
-from .growing import check_budget, make_node, profile_seq
+from .growing import check_budget, check_uuid, chosen_stem, make_node, profile_seq
 from .node import Node
 from .outcome import Outcome, outcome_of
 from .runtime import Runtime
@@ -90,8 +90,9 @@ def begin_job(runtime: Runtime, options: SpawnOptions) -> Node:
     Raises:
         UsageError: a value that cannot be used; nothing was recorded.
     """
+    check_uuid(options.get("uuid") or "")
     profile = profile_of(runtime, None, options)
-    name = options.get("name") or "map"
+    name = chosen_stem(runtime, options.get("name") or "map")
     check_budget(None, runtime.model(profile.model), name, profile.limits.budget_nano)
     agent = runtime.next_agent
     session = Session(agent)

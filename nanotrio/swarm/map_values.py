@@ -41,7 +41,8 @@ class MapOptions(TypedDict, total=False):
     """Caps the job as a whole."""
     job: str
     """The job's id. On a store that has a job of this id it goes on: finished items' results come from the store,
-    without a model call, unfinished ones are resumed, and the rest is started. Without it each map is a new job."""
+    without a model call, unfinished ones are resumed, and the rest is started. Without it each map is a new job.
+    The id of a new one is a word: no ``/``, white space or control characters."""
     item_budget_usd: float
     """Caps each agent."""
     retries: int

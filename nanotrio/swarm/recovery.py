@@ -22,7 +22,7 @@ from ..session import Session
 from ..stores import Births, Store, Tail, read_tail
 from ..turn import Restart
 from .entering import Entry, enter, known_profiles, load_sessions, read_entries, read_profiles
-from .growing import with_uuid
+from .growing import check_uuid, with_uuid
 from .node import Node
 from .rows import Rows
 from .runtime import Runtime
@@ -183,23 +183,25 @@ async def sole_session(runtime: Runtime, uuid: str) -> AsyncIterator[None]:
     """Let nobody else make a session of that uuid within the block; does nothing for none.
 
     Raises:
-        UsageError: there is one, in memory or in the store; names the session, and says how to go on with it.
+        UsageError: there is one, in memory or in the store; names the session, and says how to go on with it. Or it
+            can be no session's.
     """
     if not uuid:
         yield
         return
     async with runtime.naming:
-        await _check_uuid(runtime, clean_text(uuid))
+        await _check_new(runtime, clean_text(uuid))
         yield
 
 
-async def _check_uuid(runtime: Runtime, uuid: str) -> None:
+async def _check_new(runtime: Runtime, uuid: str) -> None:
     head = await _find_root(runtime, uuid)
     known = with_uuid(runtime, uuid) or head
     if known is not None:
         raise UsageError(
             f"there is a session {uuid} already ({known.name}); resume it (nanotrio -r {uuid}), or choose another id"
         )
+    check_uuid(uuid)
 
 
 async def resume_tree(runtime: Runtime, root: int) -> None:

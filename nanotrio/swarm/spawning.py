@@ -47,7 +47,7 @@ class SpawnOptions(TypedDict, total=False):
     result_type: Any
     """A type msgspec knows, or a JSON schema as a dict: what ``submit_result`` is held to."""
     uuid: str
-    """Names the session of a root, in place of a new one."""
+    """Names the session of a root, in place of a new one: a word without ``/``, white space or control characters."""
 
 
 _TEXTS = ("name", "model", "system", "permission_mode", "uuid")

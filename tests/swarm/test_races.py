@@ -219,7 +219,7 @@ async def raises_odd_text() -> str:
 async def test_a_lone_surrogate_is_cleaned_wherever_it_comes_from(first: Any, status: str) -> None:
     script = by_task(root=[first, reply_text("ok")], other=[reply_text("other")])
     async with opened(script, tools=[raises_odd_text]) as swarm:
-        agent = await swarm.spawn("root go", uuid=f"session {LONE}")
+        agent = await swarm.spawn("root go", uuid=f"session-{LONE}")
         assert (await agent.wait()).status == status
         assert (await (await swarm.spawn("other")).wait()).result == "other"
         await check_store_holds_the_live_state(swarm)

@@ -139,5 +139,28 @@ async def test_a_uuid_of_a_fork_or_job_is_a_text_and_cleaned() -> None:
         with pytest.raises(UsageError, match=r"^job is of the type int; give a text$"):
             await swarm.map("quick {item}", ["a"], job=wrong).__aenter__()
         assert (await swarm.fork(agent.id, uuid="\ud800")).uuid == "\ufffd"
-        async with swarm.map("quick {item}", ["a"], job="job \ud800") as results:
-            assert results.agent.uuid == "job \ufffd"
+        async with swarm.map("quick {item}", ["a"], job="job-\ud800") as results:
+            assert results.agent.uuid == "job-\ufffd"
+
+
+@pytest.mark.parametrize("uuid", ["a/b", "a b", "a\nb", "a\tb", "a\u2028b", "a\x1bb", "a\u200bb"])
+async def test_an_id_that_would_break_a_line_or_look_like_a_place_in_a_tree_is_refused(uuid: str) -> None:
+    said = r"cannot name a session; its id is a word of any letters, digits and signs but '/'"
+    async with opened(SCRIPT) as swarm:
+        with pytest.raises(UsageError, match=said):
+            await swarm.spawn("quick go", uuid=uuid)
+        with pytest.raises(UsageError, match=said):
+            await swarm.map("quick {item}", ["a"], job=uuid).__aenter__()
+        agent = await swarm.spawn("quick go", uuid="äbc.1-~")
+        await agent.wait()
+        with pytest.raises(UsageError, match=said):
+            await swarm.fork(agent.id, uuid=uuid)
+        assert [view.uuid for view in swarm.agents()] == ["äbc.1-~"]
+
+
+async def test_a_name_has_no_slash_which_parts_it_from_its_session() -> None:
+    async with opened(SCRIPT) as swarm:
+        assert (await swarm.spawn("quick go", name="a b/c")).name == "a-b-c.1"
+        assert (await swarm.spawn("quick go", name="/")).name == "agent.2"
+        async with swarm.map("quick {item}", [], name="a b/c") as results:
+            assert results.agent.name == "a-b-c.3"
