@@ -129,6 +129,8 @@ def plan_of(prompt: str | Callable[[Any], str], options: MapOptions, slots: int)
     """
     if "uuid" in options:
         raise UsageError("map takes no uuid; give job, which names its root")
+    if unknown := options.keys() - MapOptions.__annotations__.keys():
+        raise UsageError(f"map takes no {', '.join(sorted(unknown))}; it takes {', '.join(MapOptions.__annotations__)}")
     spawn = cast("SpawnOptions", without(options, *_OWN))
     retries = whole(options.get("retries", 0), "retries")
     max_active = whole(options.get("max_active", slots), "max_active", 1)

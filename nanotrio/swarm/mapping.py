@@ -225,7 +225,7 @@ class MapResults:
         """Read items and start agents as far as there is room; return whether anything was done."""
         room = min(self._plan.max_active - len(self._at_work), _SLICE)
         has_moved = self._read(room)
-        if self._source.is_over and not self._is_rest_known:
+        if self._source.is_over and not self._is_rest_known and self._source.error is None:
             await self._look_at_rest()
         while self._stale:
             await (await self._swarm.resume(self._stale[-1])).cancel()
@@ -379,7 +379,10 @@ class MapResults:
             self._end(entry, "budget_exceeded", str(error))
 
     async def _look_at_rest(self) -> None:
-        """Find what former runs left unfinished of items that are no more; it is cancelled."""
+        """Find what former runs left unfinished of items that are no more; it is cancelled.
+
+        Not where reading the items failed: then nobody knows which are no more.
+        """
         stale: list[int] = []
         for start in range(self._items, len(self._earlier), _SLICE):
             indices = range(start, min(start + _SLICE, len(self._earlier)))

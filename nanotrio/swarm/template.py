@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -17,6 +18,10 @@ from ..errors import UsageError
 __all__ = ["Template", "hint", "text_of", "values_of"]
 
 _PLACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
+_NO_ITEM = (
+    "cannot be filled into a template; items are texts, paths, numbers, lists, dicts, dataclasses or msgspec Structs, "
+    "and a function from an item to its prompt, in place of the template, takes any"
+)
 
 
 class Template:
@@ -86,7 +91,7 @@ def missing(name: str, names: Collection[str]) -> str:
 
 def hint(name: str, names: Collection[str]) -> str:
     """Return what may have been meant by a place that has no value."""
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [str(each) for each in names], n=1)
     return f"did you mean {{{near[0]}}}?" if near else "a brace of the text itself is written {{ or }}"
 
 
@@ -98,10 +103,24 @@ def text_of(value: Any) -> str:
 def values_of(item: Any) -> Mapping[str, Any]:
     """Return the values of an item by name: ``item`` for the whole, and its fields where it has some.
 
+    A path, or another ``os.PathLike``, is its text.
+
     Raises:
-        TypeError: it is nothing that JSON can carry.
+        UsageError: it is nothing that JSON can carry; says what an item may be.
     """
     if isinstance(item, str):
         return {"item": item}
-    plain = msgspec.to_builtins(item)
+    try:
+        plain = msgspec.to_builtins(item, str_keys=True, enc_hook=_path_text)
+    except UsageError as error:
+        inner = "" if str(error) == type(item).__name__ else f"with a {error} in it "
+        raise UsageError(f"an item of the type {type(item).__name__} {inner}{_NO_ITEM}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"an item of the type {type(item).__name__} {_NO_ITEM} ({error})") from None
     return {"item": plain, **plain} if isinstance(plain, dict) else {"item": plain}
+
+
+def _path_text(value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    raise UsageError(type(value).__name__)

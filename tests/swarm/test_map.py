@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -140,6 +141,25 @@ async def test_a_template_that_the_first_item_has_nothing_for_is_refused_before_
             with pytest.raises(UsageError, match=said):
                 await anext(results)
         assert results.statistics() == MapStatistics(0, 0, 0, 0, 0)
+
+
+async def test_paths_are_items_and_stay_paths_in_the_results() -> None:
+    paths = [Path("notes/a.md"), Path("notes/b.md")]
+    async with opened(echo) as swarm, swarm.map("read {item}", paths) as results:
+        found = await all_of(results)
+    assert [(each.item, each.result) for each in found] == [(path, f"did read {path}") for path in paths]
+
+
+async def test_an_item_whose_keys_are_no_text_is_refused_or_told_of_as_any_other() -> None:
+    async with opened(echo) as swarm:
+        async with swarm.map("do {1}", [{1: 2}, {(1, 2): 3}, object()]) as results:
+            first, *others = await all_of(results)
+        assert (first.item, first.result) == ({1: 2}, "did do 2")
+        assert [each.status for each in others] == ["failed", "failed"]
+        assert all("cannot be filled into a template; items are texts" in each.reason for each in others)
+        async with swarm.map("do {n}", [{1: 2}]) as results:
+            with pytest.raises(UsageError, match=r"asks for {n}, and there is item, 1"):
+                await anext(results)
 
 
 async def test_a_function_that_makes_no_text_is_told_of_in_each_result(autojump_clock: trio.testing.MockClock) -> None:
@@ -401,7 +421,7 @@ async def end_as_interrupted(swarm: nanotrio.Swarm, results: MapResults) -> None
         ({"uuid": "x"}, "map takes no uuid"),
         ({"result_type": {"type": 3}}, "no JSON schema"),
         ({"model": "nobody/x"}, "nobody"),
-        ({"typo": 1}, "takes no typo"),
+        ({"typo": 1}, "^map takes no typo; it takes model, .*, job, item_budget_usd, retries, .*, look_ahead, key$"),
         ({"tools": ["nothing"]}, "no tool is called"),
     ],
 )

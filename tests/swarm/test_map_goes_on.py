@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -116,6 +117,21 @@ async def test_what_is_unfinished_of_items_that_are_gone_is_cancelled(
         "cancelled",
         "completed",
     ]
+
+
+async def test_items_that_could_not_be_read_on_end_nothing_of_a_former_run(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def torn() -> Iterator[str]:
+        yield "0 5"
+        raise OSError("the line went dead")
+
+    store = taped_store()
+    with trio.move_on_after(2):
+        await run_job(store, timed, ["0 5", "1 5"])
+    with pytest.raises(OSError, match="went dead"):
+        await run_job(store, timed, torn())
+    assert [each.attempts for each in await run_job(store, timed, ["0 5", "1 5"])] == [1, 1]
 
 
 async def test_another_prompt_or_model_is_another_question(autojump_clock: trio.testing.MockClock) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from nanotrio.errors import UsageError
-from nanotrio.swarm.template import Template, values_of
+from nanotrio.swarm.template import Template, hint, values_of
 
 
 @pytest.mark.parametrize(
@@ -61,5 +62,36 @@ def test_an_item_has_itself_and_its_fields() -> None:
     assert values_of(3) == {"item": 3}
     assert values_of({"a": 1}) == {"item": {"a": 1}, "a": 1}
     assert values_of(Point(1, "own")) == {"item": "own", "x": 1}
-    with pytest.raises(TypeError):
-        values_of(object())
+
+
+def test_a_path_is_its_text_wherever_it_stands_in_an_item() -> None:
+    assert values_of(Path("notes/a.md")) == {"item": "notes/a.md"}
+    assert values_of({"file": Path("a.md"), "more": [Path("b.md")]})["file"] == "a.md"
+
+
+def test_a_name_of_a_field_is_a_text_also_where_the_key_is_none() -> None:
+    assert values_of({1: "one", 2.5: "more"}) == {"item": {"1": "one", "2.5": "more"}, "1": "one", "2.5": "more"}
+    with pytest.raises(UsageError, match=r"asks for {n}, and there is item, 1; a brace"):
+        Template("{n}").check(values_of({1: 2}))
+    assert hint("n", {1: 2}) == "a brace of the text itself is written {{ or }}"  # type: ignore[arg-type]
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("item", "named"),
+    [
+        (Plain(), "of the type Plain cannot be filled into a template"),
+        ({"a": [Plain()]}, "of the type dict with a Plain in it cannot be filled into a template"),
+        (range(3), "of the type range cannot be filled into a template"),
+        ({(1, 2): 3}, "of the type dict cannot be filled into a template"),
+    ],
+)
+def test_what_is_no_item_for_a_template_is_told_with_what_is(item: Any, named: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        values_of(item)
+    assert named in str(caught.value)
+    assert "items are texts, paths, numbers, lists, dicts, dataclasses or msgspec Structs" in str(caught.value)
+    assert "a function from an item to its prompt" in str(caught.value)
