@@ -141,10 +141,10 @@ class _Map:
 
     async def run(self) -> int:
         self._rules = rules_of(self._options, Place(None, self._work.job))
-        sink = open_sink(self._options.output)
         total = self._work.survey.items if self._work.survey is not None else None
         is_shared = self._options.output is None  # then results go where the bar would stand
         with MapProgress(total, is_quiet=self._options.no_progress, is_shared=is_shared) as progress:
+            sink = open_sink(self._options.output, lambda line: progress.say(f"nanotrio: {line}"))
             async with trio.open_nursery() as nursery:
                 await nursery.start(watch_signals, self._on_signal)
                 if isinstance(sink, ResultsStream):
@@ -237,7 +237,7 @@ class _Map:
             self._written += 1
             if result.status != "completed" and not self._first_failure:
                 self._first_failure = _failure(result, self._work.items.where(result.item))
-        self._is_whole = True
+        self._is_whole = self._written > 0
 
     async def _watch(self, results: MapResults, sink: Sink, progress: MapProgress) -> None:
         """Show how far it is, and let no line wait long in a buffer."""
@@ -275,6 +275,7 @@ class _Map:
         return (used for _, row in items.read() if (used := duplicates.check(row)) is not None)
 
     async def _rows_of_input(self, items: StdinItems, duplicates: Duplicates) -> AsyncIterator[Row]:
+        """Yield the rows. Where there is none that is an error, as it is of a file: it ends nothing of a former run."""
         is_checked = False
         async for reader, row in items.read():
             if not is_checked:
@@ -282,6 +283,8 @@ class _Map:
                 is_checked = True
             if (used := duplicates.check(row)) is not None:
                 yield used
+        if not is_checked:
+            raise CommandError("standard input: there is no item in it; nothing was run")
 
     async def _answer(self, approval: Approval) -> bool | None:
         """Say what the command line says; nobody is there to ask."""
@@ -305,9 +308,8 @@ class _Map:
             done = f"; {totals.completed + totals.failed:,} {of} are done" if totals.items else ""
             write_error(f"nanotrio: {why}{done}{'; the same command goes on' if totals.items else ''}")
             return signal_code(self._signal) if self._signal else USAGE if self._is_misused else FAILED
-        if not totals.items:
-            name = "standard input" if isinstance(self._work.items, StdinItems) else self._work.items.name
-            write_error(f"nanotrio: {name}: there is no item in it; nothing was run")
+        if not totals.items:  # of a file that was emptied since it was surveyed
+            write_error(f"nanotrio: {self._work.items.name}: there is no item in it; nothing was run")
             return FAILED
         parts = [f"{_items(totals.items)}: {totals.completed:,} completed, {totals.failed:,} failed"]
         if totals.restored:

@@ -2,7 +2,9 @@
 
 A file that a former run of the job wrote is not written again where it holds the same: each line is compared with what
 stands at its place, and from the first that differs on the file is cut and written anew. So a torn last line goes, and
-at every moment the file is a beginning of what it will be.
+at every moment the file is a beginning of what it will be. Nothing in the file names the job that wrote it, but each
+line has its agent's name, in which is a digest of the item and of what was asked of it: by that results of another job
+are known, and it is told that they are replaced.
 """
 
 from __future__ import annotations
@@ -10,10 +12,14 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
+import msgspec
+
 from nanotrio import MapResult
+from nanotrio.agent_name import stem_of
 from nanotrio.limits import usd
 
 from .exits import CommandError, CommandLineError
@@ -25,6 +31,7 @@ __all__ = ["ResultsFile", "ResultsStream", "Sink", "open_sink", "result_line"]
 
 _FIRST = b'{"index":0,'
 _BUFFERED = 65_536
+_MAX_LINE_BYTES = 16_000_000
 
 
 class Sink(Protocol):
@@ -62,14 +69,15 @@ class ResultsStream:
 
 
 class ResultsFile:
-    """A file, by its path.
+    """A file, by its path; ``tell`` is called with a line for people where another job's results are replaced.
 
     Raises:
         CommandLineError: it cannot be written, or holds something that is no result of a map.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, tell: Callable[[str], None]) -> None:
         self._path = path
+        self._tell = tell
         descriptor = _opened(path, os.O_RDWR | os.O_CREAT)
         self._file = os.fdopen(descriptor, "r+b", buffering=0)
         self._pending = bytearray()
@@ -104,6 +112,7 @@ class ResultsFile:
                     self._place += len(line)
                     self._left -= len(line)
                     return
+                self._tell_of_another(line)
                 self._cut()
             self._pending += line
             if len(self._pending) >= _BUFFERED:
@@ -128,6 +137,17 @@ class ResultsFile:
             self._place += written
             del self._pending[:written]
 
+    def _tell_of_another(self, line: bytes) -> None:
+        """Tell, where what stands in the place of ``line`` is a result of another item, or of another question."""
+        former = _result_in(os.pread(self._file.fileno(), _MAX_LINE_BYTES, self._place).partition(b"\n"))
+        own = _result_in(line.partition(b"\n"))
+        if former is None or own is None or _is_alike(former, own):
+            return
+        self._tell(
+            f"--output {self._path} held results of another job, or of other items, from line {own['index'] + 1:,} on: "
+            "they are replaced, and stay in the store of the job that wrote them"
+        )
+
     def _cut(self) -> None:
         os.ftruncate(self._file.fileno(), self._place)
         self._left = 0
@@ -145,8 +165,25 @@ class ResultsFile:
             self._file.close()
 
 
-def open_sink(path: str | None) -> Sink:
-    """Return where results go: a path, or standard output.
+def _result_in(parted: tuple[bytes, bytes, bytes]) -> dict[str, Any] | None:
+    """Return the result in a line that was parted from what follows its end; None where it is torn or none."""
+    line, end, _ = parted
+    try:
+        found = msgspec.json.decode(line, type=dict[str, Any]) if end else None
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if found is not None and "index" in found else None
+
+
+def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two results at one place are of the same item, and of the same question where both had an agent."""
+    if isinstance(one.get("agent"), str) and isinstance(other.get("agent"), str):
+        return stem_of(one["agent"]) == stem_of(other["agent"])
+    return all(one.get(name) == other.get(name) for name in ("item", "columns"))
+
+
+def open_sink(path: str | None, tell: Callable[[str], None]) -> Sink:
+    """Return where results go: a path, or standard output. ``tell`` is as for ``ResultsFile``.
 
     Raises:
         CommandLineError: it cannot be written, or holds something that is no result of a map.
@@ -158,7 +195,7 @@ def open_sink(path: str | None) -> Sink:
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             descriptor = _opened(path, os.O_WRONLY)
             return ResultsStream(Output(descriptor, f"--output {path}"), descriptor)
-    return ResultsFile(path)
+    return ResultsFile(path, tell)
 
 
 def _opened(path: str, flags: int) -> int:

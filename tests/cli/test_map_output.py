@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Command
 from tests.cli.maps import put, told
@@ -89,3 +92,68 @@ def test_a_torn_or_foreign_end_of_the_output_is_written_anew(mapped: Command) ->
         output.write_bytes(damaged)
         assert mapped.run(*arguments).returncode == 0
         assert output.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "code"),
+    [
+        ([], b"", 1),
+        ([], b"\n \n", 1),
+        (["--format", "csv"], b"item\n", 1),
+        (["--format", "csv"], b"a,a\n1,2\n", 1),
+        (["--format", "csv", "--prompt", "say {b}"], b"a\n1\n", 2),
+    ],
+)
+def test_an_output_stays_as_it_is_where_nothing_is_run(
+    mapped: Command, arguments: list[str], text: bytes, code: int
+) -> None:
+    asked = ["map", "-", "--prompt", "say {item}", "--output", "out.jsonl"]
+    assert mapped.run(*asked, text=b"one\ntwo\n").returncode == 0
+    output = mapped.directory / "out.jsonl"
+    before = output.read_bytes()
+    done = mapped.run(*asked, *arguments, text=text)
+    assert done.returncode == code, done.stderr
+    assert output.read_bytes() == before
+
+
+def test_no_items_end_with_the_same_code_wherever_they_come_from(mapped: Command) -> None:
+    empty = put(mapped, "empty.txt", "")
+    named = mapped.run("map", empty, "--prompt", "say {item}")
+    piped = mapped.run("map", "-", "--prompt", "say {item}", text=b"")
+    assert (named.returncode, piped.returncode) == (1, 1)
+    assert told(named) == ["empty.txt: there is no item in it; nothing was run"]
+    assert told(piped) == ["standard input: there is no item in it; nothing was run"]
+
+
+def test_an_input_without_items_ends_nothing_of_a_former_run(mapped: Command) -> None:
+    asked = ["map", "-", "--prompt", "{item}", "--output", "out.jsonl"]
+    with mapped.start(*asked, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\nlong\n")
+        process.stdin.close()
+        wait_for_content(mapped.directory / "out.jsonl")
+        process.kill()
+    assert mapped.run(*asked, text=b"").returncode == 1
+    assert mapped.run(*asked, text=b"one\nlong\n").returncode == 0
+    lines = (mapped.directory / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["attempts"] for line in lines] == [1, 1]
+
+
+def test_results_of_another_job_that_are_replaced_are_told_of(mapped: Command) -> None:
+    items = put(mapped, "items.txt", "one\ntwo\nfail\n")
+    asked = ["map", items, "--output", "out.jsonl", "--prompt"]
+    said = "they are replaced, and stay in the store of the job that wrote them"
+
+    def told_of(*arguments: str) -> list[str]:
+        return [line for line in told(mapped.run(*asked, *arguments)) if line.endswith(said)]
+
+    assert told_of("say {item}") == []
+    assert told_of("say {item}", "--retry-failed") == [], "the same items of the same job"
+    assert told_of("tell {item}") == [
+        f"--output out.jsonl held results of another job, or of other items, from line 1 on: {said}"
+    ]
+    assert told_of("tell {item}", "--append-system-prompt", "Be brief.") != []
+    put(mapped, "items.txt", "one\nthree\nfail\n")
+    assert told_of("tell {item}", "--append-system-prompt", "Be brief.") == [
+        f"--output out.jsonl held results of another job, or of other items, from line 2 on: {said}"
+    ]
