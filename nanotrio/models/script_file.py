@@ -25,11 +25,12 @@ The first rule whose conditions all hold makes the reply; a rule without conditi
 ``step``
     the number of the assistant's messages so far, or an array of such numbers.
 
-What the reply is: ``reply`` (text), ``thinking`` (text), ``calls`` (an array of ``name`` and ``arguments``, an object
-or, to try broken JSON, text), ``stop`` (``end``, ``max_tokens``, ``pause`` or ``refusal``), ``usage`` (``input``,
-``output``, ``cache_read``, ``cache_write``; derived from sizes where it is left out), ``latency_seconds``. Or ``error``
-with ``kind`` (see ``errors.ModelErrorKind``), ``message``, ``status``, ``retry_after_seconds`` and ``times``: how often
-this rule fails, counted over all conversations; afterwards the rule no longer holds. Without ``times`` it always fails.
+What the reply is: ``reply`` (text, also an empty one), ``thinking`` (text), ``calls`` (an array of ``name`` and
+``arguments``, an object or, to try broken JSON, text), ``stop`` (``end``, ``max_tokens``, ``pause`` or ``refusal``),
+``usage`` (``input``, ``output``, ``cache_read``, ``cache_write``; derived from sizes where it is left out),
+``latency_seconds``. Or ``error`` with ``kind`` (see ``errors.ModelErrorKind``), ``message``, ``status``,
+``retry_after_seconds`` and ``times``: how often this rule fails, counted over all conversations; afterwards the rule no
+longer holds. Without ``times`` it always fails.
 ``about``, in the document and in each rule, is for the reader.
 
 In texts and in the strings of arguments ``${NAME}`` stands for a group of that name, and ``${1}`` for a numbered
@@ -84,7 +85,7 @@ class _Rule(msgspec.Struct, forbid_unknown_fields=True):
     result: str | None = None
     task: str | None = None
     step: int | list[int] | None = None
-    reply: str = ""
+    reply: str | None = None
     thinking: str = ""
     calls: list[_Call] = []
     error: _Error | None = None
@@ -157,7 +158,7 @@ def _reply(rule: _Rule, conversation: Conversation, matches: list[re.Match[str]]
         return value
 
     calls = [(call.name, fill(call.arguments)) for call in rule.calls]
-    reply = reply_calls(*calls, text=fill(rule.reply), thinking=fill(rule.thinking))
+    reply = reply_calls(*calls, text=fill(rule.reply or ""), thinking=fill(rule.thinking))
     usage = reply.usage if rule.usage is None else Usage(*msgspec.structs.astuple(rule.usage))
     return Reply(reply.parts, rule.stop or ("tool_use" if calls else "end"), usage)
 
@@ -264,9 +265,9 @@ def _ready(place: str, index: int, rule: _Rule) -> _ReadyRule:
         if pattern is not None:
             groups |= set(pattern.groupindex) | {str(number) for number in range(pattern.groups + 1)}
     if rule.error is None:
-        if not (rule.reply or rule.calls or rule.thinking):
+        if rule.reply is None and not (rule.calls or rule.thinking):
             raise UsageError(f"{where} has neither 'reply' nor 'calls' nor 'error'")
-    elif rule.reply or rule.calls or rule.thinking:
+    elif rule.reply is not None or rule.calls or rule.thinking:
         raise UsageError(f"{where} has both an 'error' and a reply; make two rules of it")
     elif rule.error.kind not in get_args(ModelErrorKind):
         raise UsageError(

@@ -68,6 +68,11 @@ def test_when_no_rule_fits_the_error_names_the_file(tmp_path: Path) -> None:
     assert caught.value.kind == "rejected"
 
 
+def test_a_reply_may_be_empty(tmp_path: Path) -> None:
+    reply = ask(load(tmp_path, [{"reply": ""}]), "x")
+    assert (reply.parts, reply.stop) == ((), "end")
+
+
 def test_errors_come_as_often_as_they_are_to(tmp_path: Path) -> None:
     error = {"kind": "rate_limited", "message": "busy", "status": 429, "retry_after_seconds": 1.5, "times": 2}
     model = load(tmp_path, [{"error": error}, {"reply": "ok"}])
@@ -111,6 +116,7 @@ def test_broken_arguments_can_be_scripted(tmp_path: Path) -> None:
         ('{"rules": [{"text": "(", "reply": "y"}]}', "rule 1: 'text' is not a regular expression"),
         ('{"rules": [{}]}', "rule 1 has neither"),
         ('{"rules": [{"reply": "x", "error": {"kind": "quota"}}]}', "rule 1 has both"),
+        ('{"rules": [{"reply": "", "error": {"kind": "quota"}}]}', "rule 1 has both"),
         ('{"rules": [{"error": {"kind": "sad"}}]}', "no error is of kind 'sad'; one of transient"),
         ('{"rules": [{"text": "(a)", "reply": "${2}"}]}', r"rule 1: \$\{2\} names no group"),
         ('{"rules": [{"calls": [{"name": "b", "arguments": {"x": "${y}"}}]}]}', r"rule 1: \$\{y\} names no group"),
