@@ -6,7 +6,9 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["Answer", "Value"]
+__all__ = ["SEVERAL", "Answer", "Value"]
+
+SEVERAL = "the query cannot be run: it has several statements; ask one at a time"
 
 Value: TypeAlias = str | int | float | bytes | None
 

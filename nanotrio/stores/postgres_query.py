@@ -13,7 +13,7 @@ from typing import Final
 import psycopg
 
 from ..errors import UsageError
-from .answer import Answer, Value
+from .answer import SEVERAL, Answer, Value
 from .postgres_address import PostgresAddress
 from .postgres_connection import TrioConnection, connect
 from .postgres_schema import check_schema, explain, schema_of
@@ -50,7 +50,10 @@ async def query_postgres(address: PostgresAddress, sql: str, limit: int, seconds
             raise explain(error, address) from error
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             raise UsageError("the query cannot be run: it does more than read") from error
-        raise UsageError(f"the query cannot be run: {error.diag.message_primary}") from error
+        told = error.diag.message_primary or ""
+        if "multiple commands" in told:  # of a server that speaks English; others say it in their own words
+            raise UsageError(SEVERAL) from error
+        raise UsageError(f"the query cannot be run: {told}") from error
 
 
 async def _behind(connection: TrioConnection, address: PostgresAddress) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ import trio
 
 from ..errors import UsageError
 from .address import parse_url
-from .answer import Answer, Value
+from .answer import SEVERAL, Answer, Value
 from .sqlite_file import check_file, connect, explain
 from .sqlite_rows import rows_seq
 
@@ -18,6 +19,8 @@ __all__ = ["query"]
 
 _SECONDS: Final = 300.0
 _QUERIES = trio.CapacityLimiter(4)
+_NOTHING = re.compile(r"(?>\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
+"""What may follow a statement without being another one."""
 
 
 async def query(url: str, sql: str, *, limit: int = 10_000, seconds: float = _SECONDS) -> Answer:
@@ -28,7 +31,8 @@ async def query(url: str, sql: str, *, limit: int = 10_000, seconds: float = _SE
     numbers, truth becomes 1 or 0, and the rest is its text.
 
     Raises:
-        UsageError: the SQL is wrong or would write, it ran for too long, or the store has no tables.
+        UsageError: the SQL is wrong, is several statements, or would write, it ran for too long, or the store has no
+            tables.
         StoreError: the store cannot be read.
     """
     address = parse_url(url)
@@ -90,8 +94,15 @@ class _Asked:
             if self._is_over:
                 return Answer((), [], is_cut=False, behind=0)
             columns: list[str] = []
+            is_begun = False
 
-            def note_columns(cursor: apsw.Cursor, _sql: str, _bindings: object) -> bool:
+            def note_columns(cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
+                nonlocal is_begun
+                if is_begun:  # a comment, which is passed over as a statement of its own
+                    return True
+                is_begun = True
+                if not _NOTHING.fullmatch(self.sql.removeprefix(statement)):
+                    raise UsageError(SEVERAL)
                 # Once it has run, a query without a row has no columns to tell any more.
                 columns[:] = [name for name, *_ in cursor.get_description()]
                 return True
@@ -108,7 +119,7 @@ class _Asked:
             return Answer(tuple(columns), rows, is_cut=is_cut, behind=last - done)
         except apsw.AuthError as error:
             raise UsageError("the query cannot be run: it does more than read") from error
-        except (apsw.SQLError, apsw.ReadOnlyError, apsw.MisuseError) as error:
+        except (apsw.SQLError, apsw.ReadOnlyError, apsw.MisuseError, ValueError) as error:
             raise UsageError(f"the query cannot be run: {error}") from error
 
 

@@ -225,7 +225,7 @@ async def test_tables_that_are_lost_or_wrong_are_made_anew(url: str, postgres: S
         ("SELECT * FROM nanotrio.agents FOR UPDATE", "more than read"),
         ("SELECT set_config('transaction_read_only', 'off', false)", "read-write mode"),
         ("SELECT nextval('nanotrio.swarms_id_seq')", "more than read"),
-        ("SELECT 1; DROP TABLE nanotrio.agents", "multiple commands"),
+        ("SELECT 1; DROP TABLE nanotrio.agents", "several statements; ask one at a time"),
         ("SELECT 1 / (SELECT 0)", "division by zero"),
     ],
 )

@@ -204,7 +204,10 @@ def test_changes_of_one_row_stay_in_order_and_part_ways() -> None:
         ("CREATE TABLE x (y)", "more than read"),
         ("PRAGMA journal_mode = delete", "more than read"),
         ("ATTACH '/tmp/x.db' AS x", "more than read"),
-        ("SELECT 1; DROP TABLE agents", "more than read"),
+        ("SELECT 1; DROP TABLE agents", "several statements; ask one at a time"),
+        ("SELECT 1; SELECT 2", "several statements; ask one at a time"),
+        ("SELECT seq FROM mail; /* more */ nonsense /* follows */", "several statements; ask one at a time"),
+        ("SELECT 1;\0", "null character"),
     ],
 )
 async def test_a_query_that_is_wrong_or_would_write_is_refused_in_one_line(
@@ -213,6 +216,13 @@ async def test_a_query_that_is_wrong_or_would_write_is_refused_in_one_line(
     await write_log(tmp_path / "rows.db", LOG, (100,))
     with pytest.raises(UsageError, match=words):
         await query(f"sqlite+rows:{tmp_path}/rows.db", sql)
+
+
+@pytest.mark.parametrize("end", [";", " ; ", ";;\n", "; -- done", " -- done;", "; /* done; */ -- now", ";/* open"])
+async def test_what_follows_a_statement_and_is_none_is_passed_over(end: str, tmp_path: Path) -> None:
+    await write_log(tmp_path / "rows.db", LOG, (100,))
+    answer = await query(f"sqlite+rows:{tmp_path}/rows.db", f"SELECT 'a;b' AS x{end}")
+    assert (answer.columns, answer.rows) == (("x",), [("a;b",)])
 
 
 async def test_a_store_that_has_no_tables_says_how_to_get_them(tmp_path: Path) -> None:
