@@ -9,6 +9,7 @@ import cbor2
 import msgspec
 
 from .cbor import ARRAY_HEADS, BOOLEANS, COUNTS, NULL, TEXT_HEADS, WORDS, integer, text
+from .counted import counted
 from .errors import RecordError, StoreDamagedError
 from .messages import Text, ToolCall, Usage, clean_text
 from .records import (
@@ -175,7 +176,7 @@ def decode_facts(data: bytes) -> tuple[Fact, ...]:
     try:
         rows = cbor2.loads(data)
     except (cbor2.CBORError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
-        raise RecordError(f"a record of {len(data)} bytes is not CBOR: {error}") from error
+        raise RecordError(f"a record of {counted(len(data), 'byte')} is not CBOR: {error}") from error
     try:
         return msgspec.convert((rows,), _Facts).facts
     except msgspec.ValidationError as error:

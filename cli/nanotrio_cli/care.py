@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import trio
 
+from nanotrio.counted import counted
 from nanotrio.limits import usd
 from nanotrio.stores import StoreCare, beside
 
@@ -48,7 +49,8 @@ async def _care_for(options: StoreOptions) -> int:
             await _prune(options, care)
         case "copy":
             copied = await care.copy(options.target or "")
-            said = f"copied {copied.records:,} records and {copied.heads:,} heads to {copied.target}, and compared them"
+            what = f"{counted(copied.records, 'record')} and {counted(copied.heads, 'head')}"
+            said = f"copied {what} to {copied.target}, and compared them"
             _tell(options, copied, said)
         case _:
             await _stats(options, care)
@@ -60,23 +62,25 @@ async def _check(options: StoreOptions, care: StoreCare) -> int:
     if report.warning:
         write_error(f"nanotrio: {report.warning}")
     if report.is_whole:
-        _tell(options, report, f"whole: {report.records:,} records of {report.agents:,} agents")
+        _tell(options, report, f"whole: {counted(report.records, 'record')} of {counted(report.agents, 'agent')}")
         return OK
     more = report.problem_count - len(report.problems)
     problems = [*report.problems, *([f"and {more:,} more"] if more else [])]
     advice = f"nanotrio store repair {report.url}"
-    _tell(options, report, "\n".join(problems) + f"\n{report.problem_count:,} problems; save what can be by: {advice}")
+    lines = [*problems, f"{counted(report.problem_count, 'problem')}; save what can be by: {advice}"]
+    _tell(options, report, "\n".join(lines))
     return FAILED
 
 
 async def _repair(options: StoreOptions, care: StoreCare) -> None:
     report = await care.repair(options.target or "")
+    records = counted(report.records, "record")
     if not report.is_new:
-        said = f"the log is whole ({report.records:,} records); heads and tables were made anew"
+        said = f"the log is whole ({records}); heads and tables were made anew"
     elif report.lost:
-        said = f"saved {report.records:,} records into {report.url}; lost: {report.lost}"
+        said = f"saved {records} into {report.url}; lost: {report.lost}"
     else:
-        said = f"saved all {report.records:,} records into {report.url}"
+        said = f"saved all of {records} into {report.url}"
     _tell(options, report, said)
 
 
@@ -86,8 +90,8 @@ async def _prune(options: StoreOptions, care: StoreCare) -> None:
     _tell(
         options,
         report,
-        f"dropped {report.roots:,} sessions of {report.agents:,} agents, kept {report.kept_roots:,} of "
-        f"{report.kept_agents:,}: {_size(report.bytes_before)} became {_size(report.bytes_after)}\n"
+        f"dropped {counted(report.roots, 'session')} of {counted(report.agents, 'agent')}, kept {report.kept_roots:,} "
+        f"of {report.kept_agents:,}: {_size(report.bytes_before)} became {_size(report.bytes_after)}\n"
         f"the new store is {report.target}; {report.source} is as it was",
     )
 

@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from nanotrio import Approval, Limits, MapResult, Swarm, open_swarm
+from nanotrio.counted import counted
 from nanotrio.errors import NanotrioError, UsageError
 from nanotrio.swarm import MapResults, MapStatistics, Template
 from nanotrio.tools import standard_tools
@@ -108,9 +109,9 @@ def _job(options: MapRunOptions, items: Items, model: str, schema: dict[str, Any
 
 def _show(survey: Survey, model: str, job: str) -> int:
     """Show what would be run."""
-    lines = [f"{_items(survey.items)} for {model}, job {job}"]
+    lines = [f"{counted(survey.items, 'item')} for {model}, job {job}"]
     if survey.duplicates:
-        lines.append(f"{survey.duplicates:,} of the rows were there before")
+        lines.append(f"{survey.duplicates:,} of the rows {_were(survey.duplicates)} there before")
     for where, prompt in survey.first:
         lines += ["", f"--- {where}", prompt]
     if survey.items > len(survey.first):
@@ -299,11 +300,11 @@ class _Map:
         totals = self._totals
         if self._denied:
             write_error(
-                f"nanotrio: {self._denied:,} tool calls were denied, as nobody is there to ask; "
-                "--allowedTools and --permission-mode say what is allowed"
+                f"nanotrio: {counted(self._denied, 'tool call')} {_were(self._denied)} denied, as nobody is there to "
+                "ask; --allowedTools and --permission-mode say what is allowed"
             )
         if self._signal or self._error:
-            of = f"of {_items(total)}" if total is not None else "items"
+            of = f"of {counted(total, 'item')}" if total is not None else "items"
             why = f"interrupted by {signal_name(self._signal)}" if self._signal else self._error
             done = f"; {totals.completed + totals.failed:,} {of} are done" if totals.items else ""
             write_error(f"nanotrio: {why}{done}{'; the same command goes on' if totals.items else ''}")
@@ -311,9 +312,9 @@ class _Map:
         if not totals.items:  # of a file that was emptied since it was surveyed
             write_error(f"nanotrio: {self._work.items.name}: there is no item in it; nothing was run")
             return FAILED
-        parts = [f"{_items(totals.items)}: {totals.completed:,} completed, {totals.failed:,} failed"]
+        parts = [f"{counted(totals.items, 'item')}: {totals.completed:,} completed, {totals.failed:,} failed"]
         if totals.restored:
-            parts.append(f"{totals.restored:,} were done before")
+            parts.append(f"{totals.restored:,} {_were(totals.restored)} done before")
         parts += [self._cost, f"{time.monotonic() - self._began:.1f} s"]
         if self._first_failure:
             parts.append(f"the first failure is {self._first_failure}")
@@ -321,8 +322,8 @@ class _Map:
         return FAILED if totals.failed else OK
 
 
-def _items(count: int) -> str:
-    return f"{count:,} item{'' if count == 1 else 's'}"
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def _failure(result: MapResult, where: str) -> str:

@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from nanotrio.counted import counted
 from nanotrio.errors import UsageError
 from nanotrio.limits import Limits
 from nanotrio.swarm import Template
@@ -74,7 +75,9 @@ def prompt_of(row: Row, template: Template) -> str:
         raise UsageError("its prompt is empty")
     size = len(prompt.encode("utf-8", "replace"))
     if size > (most := Limits().max_message_bytes):
-        raise UsageError(f"its prompt has {size:,} bytes, and max_message_bytes is {most:,}; let the agent read a file")
+        raise UsageError(
+            f"its prompt has {counted(size, 'byte')}, and max_message_bytes is {most:,}; let the agent read a file"
+        )
     return prompt
 
 
@@ -134,7 +137,7 @@ def survey_of(items: FileItems | GlobItems, template: Template, policy: str, tel
             first.append((items.where(row), prompt))
     if bad:
         more = f"; the first {_TOLD} are told" if bad > _TOLD else ""
-        raise CommandError(f"{bad:,} of {count:,} items in {items.name} cannot be used{more}; nothing was run")
+        raise CommandError(f"{bad:,} of {counted(count, 'item')} in {items.name} cannot be used{more}; nothing was run")
     if not count:
         what = "no file has such a name" if items.form == "glob" else "there is no item in it"
         raise CommandError(f"{items.name}: {what}; nothing was run")

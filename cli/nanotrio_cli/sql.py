@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from nanotrio.counted import counted
 from nanotrio.stores import Answer, query
 
 from .care_arguments import SqlOptions
@@ -44,11 +45,11 @@ def ask(options: SqlOptions) -> int:
     else:
         write_now(_csv(answer).encode("utf-8", "replace"))
     if answer.is_cut:
-        write_error(f"nanotrio: these are the first {len(answer.rows):,} rows; --limit N shows more")
+        write_error(f"nanotrio: there are more than {counted(len(answer.rows), 'row')}; --limit N shows more")
     if answer.behind:
         write_error(
-            f"nanotrio: the tables lack the last {answer.behind:,} records, which a run wrote that named the store "
-            "without +rows; opened once with it they are there"
+            f"nanotrio: the tables lack {counted(answer.behind, 'record')} at the end of the log, which a run wrote "
+            "that named the store without +rows; opened once with it they are there"
         )
     return OK
 

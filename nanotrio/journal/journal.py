@@ -291,7 +291,7 @@ class Journal:
         lost = self.next_seq - 1 - self.durable_seq
         if self.failed is None and lost:
             self._end_waits(ClosedError("the journal was closed before the record was written"))
-            raise StoreError(f"{lost} records could not be written before the end: {self.trouble or 'out of time'}")
+            raise StoreError(f"{lost} of the records could not be written by the end: {self.trouble or 'out of time'}")
         self._end_waits(self._why_not())
         if self.failed is not None:
             raise self._why_not()

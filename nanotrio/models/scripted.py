@@ -16,6 +16,7 @@ import msgspec
 import outcome
 import trio
 
+from ..counted import counted
 from ..errors import ModelError
 from ..messages import Message, Part, StopReason, Text, Thinking, ToolCall, ToolResult, ToolSpec, Usage, text_of
 from .arguments import make_call
@@ -412,7 +413,8 @@ def _listed(items: Sequence[Reply | ModelError], name: str) -> Callable[[Convers
         if step < len(replies):
             return replies[step]
         return ModelError(
-            f"the script of {name} has {len(replies)} replies and was asked for one more; add a reply to it",
+            f"the script of {name} has {counted(len(replies), 'reply', 'replies')} and was asked for one more; "
+            "add a reply to it",
             kind="rejected",
         )
 

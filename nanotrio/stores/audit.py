@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from ..counted import counted
 from ..errors import RecordError, StoreDamagedError
 from ..fact_form import decode_facts, decode_profile
 from ..records import Content, Head, Record, Spawned
@@ -90,7 +91,8 @@ class Audit:
         if heads_seq > self.records:
             self.add_problem(f"heads are said to be true up to record {heads_seq}, and the last is {self.records}")
         if heads_seq >= self.records and self.heads < len(self.agents):
-            self.add_problem(f"{len(self.agents) - self.heads} agents have no head")
+            count = len(self.agents) - self.heads
+            self.add_problem(f"{counted(count, 'agent')} {'has' if count == 1 else 'have'} no head")
 
     def add_problem(self, problem: str) -> None:
         """Note what is wrong."""

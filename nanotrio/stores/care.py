@@ -6,6 +6,7 @@ place; what is only a cache, heads and tables, is made anew where it lies.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from hashlib import blake2b
@@ -13,10 +14,11 @@ from hashlib import blake2b
 import msgspec
 import trio
 
-from ..errors import StoreDamagedError, StoreError
+from ..counted import counted
+from ..errors import StoreDamagedError, StoreError, UsageError
 from ..messages import Usage
 from ..records import Record
-from .address import open_store, parse_url
+from .address import Address, open_store, parse_url
 from .audit import Audit
 from .owner import this_process
 from .pruning import PruneReport, prune_into
@@ -135,9 +137,11 @@ class StoreCare:
         with ``.repaired`` after it, and heads and tables are made there; what is damaged stays as it is.
 
         Raises:
+            UsageError: ``into`` is this store.
             StoreOwnedError: agents run in it.
             StoreError: nothing can be read, or the new store cannot be written.
         """
+        self._check_apart(into)
         lost = await self._find_damage()
         if not lost and not into:
             return await self._remake()
@@ -156,9 +160,11 @@ class StoreCare:
         The copy is read back and compared. What the owner writes meanwhile may be in it or not, in order.
 
         Raises:
+            UsageError: the target is this store.
             StoreDamagedError: the store cannot be read whole; ``repair`` saves what can be.
             StoreError: the target is no new store, or cannot be written; what is there by then is to be removed.
         """
+        self._check_apart(target)
         source = await open_store(self.url, read_only=True)
         try:
             heads_seq = (await source.statistics()).heads_seq
@@ -184,9 +190,11 @@ class StoreCare:
         ids and bytes, and every unfinished tree is kept whole (see ``stores/pruning.py``).
 
         Raises:
+            UsageError: the target is this store.
             StoreOwnedError: agents run in it.
             StoreError: it cannot be read whole, or the target is no new store.
         """
+        self._check_apart(into)
         source = await _acquired(self.url)
         try:
             await rebuild_heads(source, 1, after=(await source.statistics()).heads_seq)
@@ -227,6 +235,14 @@ class StoreCare:
         finally:
             await store.aclose()
         return StoreSummary(statistics, dict(agents), dict(outcomes), roots, unfinished, usage, spent, uncertain)
+
+    def _check_apart(self, target: str) -> None:
+        """Refuse a target that is this store, by whatever name."""
+        if target and _place_of(parse_url(target)) == _place_of(self._address):
+            raise UsageError(
+                f"the new store and the one it is made from are the same, {self._address.url}; name a place where "
+                "nothing is yet"
+            )
 
     async def _audit(self, store: Store, audit: Audit, heads_seq: int) -> None:
         while records := await store.scan(audit.records, limit=_SLICE):
@@ -344,6 +360,11 @@ def _add(digest: blake2b, records: list[Record]) -> None:
         digest.update(record.facts)
 
 
+def _place_of(address: Address) -> str:
+    """Return the same text for all addresses of one store, as far as they can be told from here."""
+    return address.token_text if address.server is not None else os.path.realpath(address.path)
+
+
 async def _acquired(url: str) -> Store:
     store = await open_store(url)
     try:
@@ -364,7 +385,7 @@ async def _made(url: str) -> Store:
     records = (await store.statistics()).records
     if records:
         await store.aclose()
-        raise StoreError(f"{parse_url(url).url} holds {records} records; name a new store")
+        raise StoreError(f"{parse_url(url).url} holds {counted(records, 'record')}; name a new store")
     return store
 
 

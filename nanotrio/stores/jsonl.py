@@ -28,6 +28,7 @@ import msgspec
 import trio
 
 from .. import crash
+from ..counted import counted
 from ..errors import FencedError, NanotrioError, StoreError
 from ..records import FORMAT_VERSION, Head, Record
 from .chains import Chains
@@ -245,8 +246,8 @@ class JsonlStore:
             lost = "is damaged and does not count; what it held is made anew from the log"
             return f"{self._heads_path} {lost}" if self._heads.is_lost else ""
         return (
-            f"the last {log.torn_bytes} bytes of {log.torn_path} were cut short by a crash and do not count; "
-            "nothing in them was acknowledged"
+            f"the end of {log.torn_path} ({counted(log.torn_bytes, 'byte')}) was cut short by a crash and does not "
+            "count; nothing in it was acknowledged"
         )
 
     def _write(self, segment: RawFile, batch: Batch) -> Written | None:

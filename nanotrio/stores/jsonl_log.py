@@ -27,6 +27,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..counted import counted
 from ..errors import NewerStoreError, NotAStoreError, StoreDamagedError, StoreError
 from ..records import FORMAT_VERSION, Record
 from .chains import Chains
@@ -218,7 +219,9 @@ class Log:
             raise self._damaged(number, start, "a batch is not what was written")
         ends = array.array("Q", [match.end() for match in re.finditer(b"\n", data)])
         if len(ends) != int(front[4]) + 1:
-            raise self._damaged(number, start, f"a batch of {front[4].decode()} records has {len(ends) - 1} lines")
+            raise self._damaged(
+                number, start, f"a batch of {counted(int(front[4]), 'record')} has {counted(len(ends) - 1, 'line')}"
+            )
         return ends
 
     def _damaged(self, number: int, at: int, why: str) -> StoreDamagedError:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from ..counted import counted
 from ..errors import ToolError
 from ..messages import clean_text
 from .binary import binary_output
@@ -150,7 +151,7 @@ class Capture:
             self._room_bytes = 0
 
     def _summary(self) -> str:
-        size = f"{self.size_bytes:,} bytes"
+        size = counted(self.size_bytes, "byte")
         if self._trouble:
             return f"{size}; {self._trouble}"
         most = self._context.limits.max_output_file_bytes

@@ -16,6 +16,7 @@ from typing import BinaryIO
 import msgspec
 import trio
 
+from ..counted import counted
 from ..errors import ToolError
 from ..messages import clean_text
 from .binary import binary_kind
@@ -91,7 +92,7 @@ def _write_text(place: Path, content: str) -> str:
     encoding = _kept_encoding(place, content) if is_there else UTF8
     data = encoding.encode(content.removeprefix("\ufeff") if encoding.mark else content)
     is_new = replace_file(place, data)
-    return f"{'created' if is_new else 'replaced'} {shown(place)}: {len(data):,} bytes"
+    return f"{'created' if is_new else 'replaced'} {shown(place)}: {counted(len(data), 'byte')}"
 
 
 def _kept_encoding(place: Path, content: str) -> Encoding:
@@ -136,7 +137,7 @@ def _read_page(place: Path, offset: int, limit: int, max_bytes: int, descriptor:
 def _not_text(place: Path, sample: bytes) -> ToolError:
     kind = binary_kind(sample) or "a binary"
     return ToolError(
-        f"{shown(place)} is {kind} of {place.stat().st_size:,} bytes, not text; look at it with bash (xxd)"
+        f"{shown(place)} is {kind} of {counted(place.stat().st_size, 'byte')}, not text; look at it with bash (xxd)"
     )
 
 
@@ -172,7 +173,7 @@ def _page(lines: Iterator[_Line], place: Path, offset: int, limit: int, max_byte
         is_damaged = is_damaged or "\ufffd" in text
     else:
         if number < offset:
-            raise ToolError(f"{shown(place)} has {number:,} lines, so none from {offset:,} on")
+            raise ToolError(f"{shown(place)} has {counted(number, 'line')}, so none from {offset:,} on")
         number = 0
     if is_damaged:
         shown_lines.append("[bytes that are not UTF-8 are shown as \ufffd; edit keeps them as they are]")

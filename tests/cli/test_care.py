@@ -35,9 +35,9 @@ def _refusal(command: Command, *arguments: str, code: int = 1) -> str:
 
 def test_a_store_is_checked_copied_pruned_and_counted(command: Command) -> None:
     command.ask("hello", "--store", STORE)
-    assert _said(command, "store", "check", STORE) == "whole: 5 records of 1 agents\n"
+    assert _said(command, "store", "check", STORE) == "whole: 5 records of 1 agent\n"
     assert json.loads(_said(command, "store", "check", STORE, "--json"))["problem_count"] == 0
-    assert _said(command, "store", "copy", STORE, "jsonl:copy.jsonl").startswith("copied 5 records and 1 heads to ")
+    assert _said(command, "store", "copy", STORE, "jsonl:copy.jsonl").startswith("copied 5 records and 1 head to ")
     assert "name a new store" in _refusal(command, "store", "copy", STORE, "jsonl:copy.jsonl")
     command.ask("again", "--store", "jsonl:copy.jsonl")
     pruned = json.loads(_said(command, "store", "prune", "jsonl:copy.jsonl", "--older-than", "1d", "--json"))
@@ -47,6 +47,8 @@ def test_a_store_is_checked_copied_pruned_and_counted(command: Command) -> None:
     assert ["sessions", "2"] in [line.split() for line in counted]
     assert json.loads(_said(command, "store", "stats", STORE, "--json"))["roots"] == 1
     assert _said(command, "store", "repair", STORE).startswith("the log is whole (5 records)")
+    for words in (("copy", STORE, STORE), ("prune", STORE, "--older-than", "1d", "--into", "sqlite:rows.db")):
+        assert "the new store and the one it is made from are the same" in _refusal(command, "store", *words)
 
 
 def test_damage_is_told_line_by_line_and_what_can_be_read_is_saved(command: Command) -> None:
@@ -59,7 +61,7 @@ def test_damage_is_told_line_by_line_and_what_can_be_read_is_saved(command: Comm
 
     told = _said(command, "store", "check", "jsonl:log.jsonl", code=1)
 
-    assert told.splitlines()[-1].endswith(f"nanotrio store repair jsonl:{path}")
+    assert told.splitlines()[-1] == f"1 problem; save what can be by: nanotrio store repair jsonl:{path}"
     assert _said(command, "store", "repair", "jsonl:log.jsonl").startswith("saved ")
     assert _said(command, "store", "check", "jsonl:log.jsonl.repaired").startswith("whole: ")
 
@@ -111,7 +113,7 @@ def test_a_row_store_in_postgres_is_asked_cared_for_and_never_shows_its_password
     assert "syntax" in _refusal(command, "sql", "DELETE FROM agents", "--store", store)
     told = _said(command, "store", "check", store) + _said(command, "store", "stats", store)
     told += _said(command, "store", "repair", store) + _said(command, "store", "copy", store, "sqlite+rows:copy.db")
-    assert "whole: 5 records of 1 agents" in told
+    assert "whole: 5 records of 1 agent" in told
     assert "postgres+rows://" in told
     assert "s3cret" not in told
 
@@ -140,7 +142,7 @@ def test_a_question_that_writes_is_wrong_or_has_no_tables_is_refused(command: Co
     assert not (command.directory / "nowhere.db").exists()
     done = command.run("sql", "SELECT value FROM json_each('[1,2,3]')", "--store", STORE, "--limit", "2")
     assert (done.returncode, done.stdout) == (0, b"value\n1\n2\n")
-    assert b"first 2 rows" in done.stderr
+    assert b"there are more than 2 rows; --limit N shows more" in done.stderr
 
 
 def test_a_session_is_exported_whole_for_machines(command: Command) -> None:

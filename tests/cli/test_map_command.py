@@ -288,7 +288,7 @@ def test_a_budget_holds_the_job_and_a_larger_one_goes_on(mapped: Command) -> Non
 def test_calls_that_nobody_can_allow_are_counted(mapped: Command) -> None:
     items = put(mapped, "items.txt", "a\n")
     denied = mapped.run("map", items, "--prompt", "run {item}")
-    assert told(denied)[0].startswith("1 tool calls were denied, as nobody is there to ask")
+    assert told(denied)[0].startswith("1 tool call was denied, as nobody is there to ask")
     allowed = mapped.run("map", items, "--prompt", "run {item}", "--allowedTools", "bash")
     assert len(told(allowed)) == 1
 
@@ -387,7 +387,7 @@ def test_inputs_of_one_command_are_one_job_and_each_item_has_its_own_result(mapp
     second, said = results(b"x\nb\n")
     assert first == [("a", "you said: say a", "2"), ("b", "you said: say b", "3"), ("c", "you said: say c", "4")]
     assert second == [("x", "you said: say x", "5"), first[1]]
-    assert "1 were done before" in said
+    assert "1 was done before" in said
     again, said = results(b"a\nb\nc\n")
     assert (again, "3 were done before" in said) == (first, True)
     assert len(mapped.listed()) == 1

@@ -24,6 +24,6 @@ def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
             words += ["--store", "sqlite:swarm.db"]
         done = run_command(words, cwd=tmp_path, environment=env)
         assert (done.returncode, done.stderr) == (0, ""), line
-    assert "    whole: 5 records of 1 agents\n" in PAGE
+    assert "    whole: 5 records of 1 agent\n" in PAGE
     made = {path.name for path in tmp_path.iterdir()}
     assert {"swarm.db.pruned", "swarm.jsonl", "swarm-rows.db"} <= made

@@ -451,7 +451,7 @@ def test_closing_a_store_that_fails_gives_up_at_the_deadline_and_says_what_is_lo
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await trio.testing.wait_all_tasks_blocked()
-                with pytest.raises(StoreError, match=r"3 records could not be written.*the disk is full"):
+                with pytest.raises(StoreError, match=r"3 of the records could not be written.*the disk is full"):
                     await bench.journal.aclose(trio.current_time() + 5)
             assert ended
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 import nanotrio
-from nanotrio.errors import StoreDamagedError, StoreError, StoreOwnedError
+from nanotrio.errors import StoreDamagedError, StoreError, StoreOwnedError, UsageError
 from nanotrio.fact_form import encode_facts
 from nanotrio.limits import Limits
 from nanotrio.models import ScriptedModel, reply_calls, reply_text
@@ -101,7 +101,7 @@ async def test_what_a_swarm_wrote_is_whole(kind: str, place: Place) -> None:
 
 PROBLEMS: list[tuple[list[Record], list[Head], int, str]] = [
     ([_record(1, 0, 1, Settled())], [], 0, "does not say that it was spawned"),
-    ([Record(1, 0, 1, 0, b"\xff")], [], 0, "record 1: a record of 1 bytes is not CBOR"),
+    ([Record(1, 0, 1, 0, b"\xff")], [], 0, "record 1: a record of 1 byte is not CBOR"),
     ([Record(1, 0, 1, 0, b'\x81\x82cnew"')], [], 0, "record 1: "),
     ([_record(1, 0, 0, Content(b"x" * 16, b"y"))], [], 0, "another digest"),
     ([_record(1, 0, 1, Spawned(0, 1, 0, "a", 7))], [], 0, "refers to content in record 7"),
@@ -112,7 +112,7 @@ PROBLEMS: list[tuple[list[Record], list[Head], int, str]] = [
     (list(_sound(3)), [Head(5, 0, 5, "x", "idle", False, 1, 0)], 0, "a head of agent 5 and no record"),
     (list(_sound(3)), [Head(1, 0, 1, "x", "idle", False, 4, 0)], 0, "names record 4, and its last is 3"),
     (list(_sound(3)), [Head(1, 0, 1, "x", "idle", False, 2, 0)], 3, "stands at record 2, and its last is 3"),
-    (list(_sound(3)), [], 3, "1 agents have no head"),
+    (list(_sound(3)), [], 3, "1 agent has no head"),
 ]
 
 
@@ -224,6 +224,23 @@ async def test_the_beginning_that_can_be_read_is_saved_into_a_new_store(kind: st
         await StoreCare(url).repair()
     again = await StoreCare(url).repair(f"jsonl:{tmp_path}/elsewhere")
     assert again.records == report.records
+
+
+@each_kind
+async def test_a_store_is_not_made_anew_from_itself(kind: str, place: Place, tmp_path: Path) -> None:
+    url = place(kind, "store")
+    await _run_swarm(url)
+    others = [url, url.replace("+rows", "", 1)]
+    if not kind.startswith("postgres"):
+        (tmp_path / "link").symlink_to(tmp_path / "store")
+        others.append(f"{kind}:{tmp_path}/link")
+    for other in others:
+        for work in (StoreCare(url).copy(other), StoreCare(url).repair(other), StoreCare(url).prune(other, 0)):
+            with pytest.raises(
+                UsageError, match=r"^the new store and the one it is made from are the same, .*; name a"
+            ):
+                await work
+    assert (await StoreCare(url).check()).is_whole
 
 
 async def test_a_store_with_a_live_owner_is_not_repaired(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from nanotrio.counted import counted
 from nanotrio.errors import FencedError, NewerStoreError, NotAStoreError, StoreDamagedError, StoreError, StoreOwnedError
 from nanotrio.records import Record
 from nanotrio.stores.jsonl import JsonlStore
@@ -147,7 +148,7 @@ async def test_a_batch_cut_short_at_any_byte_is_told_of_and_never_joined(tmp_pat
         tenure = await store.acquire(this_process(), takeover=True)
         assert (tenure.last_seq, tenure.heads_seq) == (3, 3)
         warning = (await store.statistics()).warning
-        assert (f"the last {cut - before} bytes" in warning) == (cut > before), warning
+        assert (f"({counted(cut - before, 'byte')}) was cut short by a crash" in warning) == (cut > before), warning
         await store.commit(Batch(1, make_records(4, 3)))
         assert await store.scan(0) == make_records(1, 6)
         assert len(await looker.scan(0)) == 6
