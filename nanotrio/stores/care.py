@@ -60,7 +60,7 @@ class RepairReport(msgspec.Struct, frozen=True):
     """It was made for what could be saved; the damaged one is as it was."""
     records: int
     lost: str
-    """What could not be saved and why; empty where nothing was lost."""
+    """Behind which record nothing could be saved, and why; empty where nothing was lost."""
 
 
 class CopyReport(msgspec.Struct, frozen=True):
@@ -148,10 +148,12 @@ class StoreCare:
         target = into or beside(self.url, "repaired")
         store = await _made(target)
         try:
-            records, number = await self._save_into(store)
+            records, number, why = await self._save_into(store)
             await rebuild_heads(store, number)
         finally:
             await store.aclose()
+        if lost:
+            lost = f"what follows record {records:,}, since {(why or lost).partition('; put ')[0]}"
         return RepairReport(parse_url(target).url, is_new=True, records=records, lost=lost)
 
     async def copy(self, target: str) -> CopyReport:
@@ -272,16 +274,19 @@ class StoreCare:
             await store.aclose()
         return ""
 
-    async def _save_into(self, target: Store) -> tuple[int, int]:
-        """Copy the records that can be read, as far as they follow each other; return the last and the next batch."""
+    async def _save_into(self, target: Store) -> tuple[int, int, str]:
+        """Copy the records that can be read, as far as they follow each other.
+
+        Returns the last one, the number of the next batch, and what was wrong with the record behind the last.
+        """
         source = await _open_damaged(self.url)
         try:
-            after, number, limit = 0, 1, _SLICE
+            after, number, limit, why = 0, 1, _SLICE, ""
             while limit:
                 try:
                     records = await source.scan(after, limit=limit)
-                except StoreDamagedError:
-                    limit //= 2
+                except StoreDamagedError as error:
+                    limit, why = limit // 2, str(error)
                     continue
                 if not records or records[0].seq != after + 1 or records[-1].seq != after + len(records):
                     break
@@ -289,7 +294,7 @@ class StoreCare:
                 after, number = records[-1].seq, number + 1
         finally:
             await source.aclose()
-        return after, number
+        return after, number, why
 
     async def _remake(self) -> RepairReport:
         """Make heads and tables anew in place."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import StoreDamagedError
 from ..records import Record
+from .refusals import damaged_record
 
 __all__ = ["Chains"]
 
@@ -17,13 +17,13 @@ __all__ = ["Chains"]
 class Chains:
     """A walk: fetch ``wanted``, hand the records to ``receive``, until nothing is wanted.
 
-    ``ends`` are ``(last_seq, stop_seq)`` as in ``Store.load``; ``place`` names the store in errors.
+    ``ends`` are ``(last_seq, stop_seq)`` as in ``Store.load``; ``url`` names the store in errors.
     """
 
-    __slots__ = ("_chains", "_place", "_slots", "_stops", "wanted")
+    __slots__ = ("_chains", "_slots", "_stops", "_url", "wanted")
 
-    def __init__(self, ends: Sequence[tuple[int, int]], place: object) -> None:
-        self._place = place
+    def __init__(self, ends: Sequence[tuple[int, int]], url: str) -> None:
+        self._url = url
         self._chains: list[list[Record]] = [[] for _ in ends]
         self._stops = [max(stop_seq, 1) for _, stop_seq in ends]
         level = sorted((last_seq, slot) for slot, (last_seq, _) in enumerate(ends) if last_seq >= self._stops[slot])
@@ -45,14 +45,13 @@ class Chains:
         if len(records) != len(self.wanted):
             found = {record.seq for record in records}
             missing = next((seq for seq in self.wanted if seq not in found), 0)
-            raise StoreDamagedError(f"record {missing} of {self._place} is missing; put a copy back")
+            raise damaged_record(self._url, f"record {missing} of {self._url} is missing")
         wanted, slots = [], []
         for record, slot in zip(records, self._slots, strict=True):
             self._chains[slot].append(record)
             if record.prev >= record.seq:
-                raise StoreDamagedError(
-                    f"record {record.seq} of {self._place} names {record.prev} as the one before it"
-                )
+                told = f"record {record.seq} of {self._url} names {record.prev} as the one before it"
+                raise damaged_record(self._url, told)
             if record.prev >= self._stops[slot]:
                 wanted.append(record.prev)
                 slots.append(slot)

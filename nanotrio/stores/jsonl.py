@@ -164,7 +164,7 @@ class JsonlStore:
 
     async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
         """Return whole chains; see ``Store.load``. Short ones are read on the loop, the rest in a thread."""
-        chains = Chains(ends, self.path)
+        chains = Chains(ends, f"jsonl:{self.path}")
         if len(ends) <= 64:
             await self._read(lambda: self._log.walk(chains, _INLINE_RECORDS, _INLINE_BYTES), inline=True)
         while chains.wanted:

@@ -44,7 +44,7 @@ from .postgres_connection import TrioConnection, connect
 from .postgres_pool import PostgresPool
 from .postgres_rows import catch_up, make_rows, row_statement
 from .postgres_schema import check_schema, explain, make_schema, schema_of, upgrade
-from .refusals import check_acquirable, check_open, check_order, unreadable_head
+from .refusals import check_acquirable, check_open, check_order, damaged_record, unreadable_head
 from .store import Batch, Owner, StoreStatistics, Tenure
 
 __all__ = ["PostgresStore"]
@@ -257,11 +257,9 @@ class PostgresStore:
         """Return the records that follow ``after_seq``; see ``Store.scan``."""
         query = f"SELECT seq, prev, agent, at_us, facts FROM {self._schema}.log WHERE seq > %b ORDER BY seq LIMIT %b"  # noqa: S608
         records = [Record(*row) for row in await self._rows(query, [after_seq, limit])]
-        if records and (records[0].seq != after_seq + 1 or records[-1].seq != after_seq + len(records)):
-            raise StoreDamagedError(
-                f"records that follow record {after_seq} of {self.address.url} are missing; put a backup back, or save "
-                f"what can be read with `nanotrio store repair '{self.address.url}'`"
-            )
+        for expected, record in enumerate(records, after_seq + 1):
+            if record.seq != expected:
+                raise damaged_record(self.address.url, f"record {expected} of {self.address.url} is missing")
         return records
 
     async def statistics(self) -> StoreStatistics:

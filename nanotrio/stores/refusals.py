@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from ..errors import StoreDamagedError, StoreError
 from ..records import Record
 
-__all__ = ["check_acquirable", "check_open", "check_order", "unreadable_head"]
+__all__ = ["check_acquirable", "check_open", "check_order", "damaged_record", "unreadable_head"]
 
 
 def unreadable_head(url: str, error: Exception) -> StoreDamagedError:
     """Say that another version wrote a head, or that it is damaged, and what to do."""
     return StoreDamagedError(
         f"{url} has a head that this version cannot read ({error}); `nanotrio store repair {url}` makes heads anew"
+    )
+
+
+def damaged_record(url: str, what: str) -> StoreDamagedError:
+    """Say ``what`` is wrong with a record of the store at ``url``, and what to do."""
+    return StoreDamagedError(
+        f"{what}; put a copy back, or save what can be read with `nanotrio store repair {shlex.quote(url)}`"
     )
 
 

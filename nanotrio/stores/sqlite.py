@@ -180,7 +180,7 @@ class SqliteStore:
 
     async def load(self, ends: Sequence[tuple[int, int]]) -> list[list[Record]]:
         """Return whole chains; see ``Store.load``. Short ones are read on the loop, the rest in a thread."""
-        chains = Chains(ends, self.path)
+        chains = Chains(ends, f"sqlite:{self.path}")
         if len(ends) <= _INLINE_ROWS:
             await self._read(partial(_walk, chains, _INLINE_ROWS), inline=True)
         while chains.wanted:
@@ -191,9 +191,11 @@ class SqliteStore:
         """Return the records that follow ``after_seq``; see ``Store.scan``."""
 
         def read(db: apsw.Connection) -> list[Record]:
-            records = [record_of(seq, body) for seq, body in db.execute(_SCAN, (after_seq, limit))]
-            if records and (records[0].seq != after_seq + 1 or records[-1].seq != after_seq + len(records)):
-                raise apsw.CorruptError(f"records that follow record {after_seq} are missing")
+            records: list[Record] = []
+            for expected, (seq, body) in enumerate(db.execute(_SCAN, (after_seq, limit)), after_seq + 1):
+                if seq != expected:  # also where a lost page gives rows of its own making
+                    raise apsw.CorruptError(f"record {expected} is missing")
+                records.append(record_of(seq, body))
             return records
 
         return await self._read(read, inline=limit <= _INLINE_ROWS)
@@ -255,7 +257,10 @@ class SqliteStore:
         row = db.execute("SELECT epoch, released, boot_id, pid, started, host FROM owner").fetchone()
         marks = db.execute(_MARKS).fetchone()
         if row is None or marks is None:
-            raise StoreDamagedError(f"{self.path} has lost its owner row; put a copy back")
+            raise StoreDamagedError(
+                f"{self.path} has lost its owner row; put a copy back, or save its log with "
+                f"`nanotrio store repair sqlite:{self.path} --into NEW_URL`"
+            )
         epoch, released, boot_id, pid, started, host = row
         former = Owner(boot_id=boot_id, pid=pid, started=started, host=host) if epoch else None
         if former and not released and not takeover:

@@ -214,7 +214,8 @@ async def test_the_beginning_that_can_be_read_is_saved_into_a_new_store(kind: st
         await StoreCare(url).copy(f"jsonl:{tmp_path}/copy")
     report = await StoreCare(url).repair()
     assert (report.url, report.is_new) == (f"{url}.repaired", True)
-    assert "damaged" in report.lost
+    assert report.lost.startswith(f"what follows record {report.records:,}, since {tmp_path}/store is damaged ")
+    assert "repair" not in report.lost
     assert 1000 < report.records < 4000
     assert await _records(report.url) == records[: report.records]
     assert report.records % 100 == 0 or kind != "jsonl"
@@ -224,6 +225,39 @@ async def test_the_beginning_that_can_be_read_is_saved_into_a_new_store(kind: st
         await StoreCare(url).repair()
     again = await StoreCare(url).repair(f"jsonl:{tmp_path}/elsewhere")
     assert again.records == report.records
+
+
+@pytest.mark.parametrize("offset", range(0, 4000, 500))
+async def test_what_some_zeroed_bytes_cost_is_told_with_the_last_record_that_was_saved(
+    offset: int, tmp_path: Path
+) -> None:
+    url, path = f"sqlite:{tmp_path}/store", tmp_path / "store"
+    records = list(_sound(5000))
+    await _write(url, *[Batch(number + 1, records[number * 100 : number * 100 + 100]) for number in range(50)])
+    whole = path.read_bytes()
+    at = whole.index(b"mail 2500 ") // 4096 * 4096 + offset
+    path.write_bytes(whole[:at] + bytes(300) + whole[at + 300 :])
+    report = await StoreCare(url).repair()
+    assert 2000 < report.records < 2520
+    said = f"what follows record {report.records:,}, since {path} is damaged "
+    assert report.lost in (
+        f"{said}({why})"
+        for why in (
+            "database disk image is malformed",
+            f"record {report.records + 1} is missing",
+            f"record {report.records + 1} is empty",
+        )
+    )
+
+
+@each_kind
+async def test_a_record_that_is_missing_from_a_chain_is_told_with_what_can_be_done(kind: str, place: Place) -> None:
+    url = place(kind, "store")
+    await _write(url, Batch(1, list(_sound(3))))
+    store = await open_store(url, read_only=True)
+    with pytest.raises(StoreDamagedError, match=r"record 9 of .* is missing; put a copy back, .*nanotrio store repair"):
+        await store.load([(9, 0)])
+    await store.aclose()
 
 
 @each_kind

@@ -45,10 +45,11 @@ async def test_the_beginning_of_a_log_with_a_gap_is_saved_into_a_new_swarm(
         for number in range(5):
             await (await running.spawn(f"task {number}")).wait()
     postgres.execute(f"DELETE FROM nanotrio_{swarm}.log WHERE seq = 15")
-    assert "records that follow record" in "".join((await StoreCare(url).check()).problems)
+    assert "record 15 of postgres" in "".join((await StoreCare(url).check()).problems)
     report = await StoreCare(url).repair()
     assert (report.is_new, report.records) == (True, 14)
-    assert "are missing" in report.lost
+    assert report.lost.startswith("what follows record 14, since record 15 of postgres")
+    assert report.lost.endswith(" is missing")
     saved = beside(url, "repaired")
     assert (await StoreCare(saved).check()).is_whole
     assert (await query(saved, "SELECT count(*) FROM agents WHERE status = 'idle'")).rows[0][0] >= 2
