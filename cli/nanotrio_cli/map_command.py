@@ -73,7 +73,12 @@ def run_map(options: MapRunOptions, environment: Mapping[str, str], directory: P
         if isinstance(items, GlobItems):
             items.wants_text = "text" in template.fields
         survey = survey_of(items, template, options.duplicates, _tell)
-    model = chosen_model(options.model, environment)
+    try:
+        model = chosen_model(options.model, environment)
+    except CommandError:
+        if not options.dry_run:
+            raise
+        model = ""
     job = _job(options, items, model, schema, directory)
     if options.dry_run:
         assert survey is not None
@@ -108,8 +113,9 @@ def _job(options: MapRunOptions, items: Items, model: str, schema: dict[str, Any
 
 
 def _show(survey: Survey, model: str, job: str) -> int:
-    """Show what would be run."""
-    lines = [f"{counted(survey.items, 'item')} for {model}, job {job}"]
+    """Show what would be run; ``model`` may be empty, and then nobody knows which job it would be."""
+    whose = f" for {model}, job {job}" if model else "; no model is chosen yet"
+    lines = [f"{counted(survey.items, 'item')}{whose}"]
     if survey.duplicates:
         lines.append(f"{survey.duplicates:,} of the rows {_were(survey.duplicates)} there before")
     for where, prompt in survey.first:

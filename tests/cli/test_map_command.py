@@ -258,6 +258,16 @@ def test_a_dry_run_shows_the_first_prompts_and_runs_nothing(mapped: Command) -> 
     assert not mapped.stores()
 
 
+def test_a_dry_run_needs_no_model(mapped: Command) -> None:
+    del mapped.environment["NANOTRIO_MODEL"]
+    items = put(mapped, "items.txt", "one\n")
+    done = mapped.run("map", items, "--prompt", "rate {item}", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode().splitlines()
+    assert lines == ["1 item; no model is chosen yet", "", "--- items.txt:1", "rate one"]
+    assert mapped.run("map", items, "--prompt", "rate {item}").returncode == 1
+
+
 def test_results_fit_the_schema_or_are_tried_again(mapped: Command) -> None:
     items = put(mapped, "items.txt", "1\n22\n")
     done = mapped.run("map", items, "--prompt", "rate {item}", "--json-schema", SCORE, "--retries", "1")
