@@ -188,12 +188,20 @@ async def take_up(options: RunOptions, swarm: Swarm, place: Place, found: Found)
 
 
 async def leftovers(swarm: Swarm) -> list[str]:
-    """Return lines that name processes which the session's agents left running when their own process was killed."""
+    """Return lines that name processes of the session's agents which run since another process had the session."""
     found = await swarm.leftovers()
     if not found:
         return []
-    named = [f"left running by the process that was killed: {one.pid} ({one_line(one.command, 60)})" for one in found]
-    return [*named[:_LISTED_LEFTOVERS], f"end them with: kill {' '.join(str(one.pid) for one in found)}"]
+    taken_from = swarm.taken_from
+    whose = "left running by the process that was killed" if taken_from is None else "running since a former run"
+    lines = [f"{whose}: {one.pid} ({one_line(one.command, 60)})" for one in found[:_LISTED_LEFTOVERS]]
+    if (more := len(found) - _LISTED_LEFTOVERS) > 0:
+        lines.append(f"and {more:,} more")
+    end = f"kill {' '.join(str(one.pid) for one in found)}"
+    if taken_from is None:
+        return [*lines, f"end them with: {end}"]
+    told = f"process {taken_from.pid}, from which the store was taken, ends its own as it next writes"
+    return [*lines, f"{told}; to end them now: {end}"]
 
 
 def _refuse_changes(options: RunOptions, found: Found) -> None:

@@ -35,7 +35,7 @@ from .chains import Chains
 from .jsonl_heads import HeadsFile, Written, read_heads_at
 from .jsonl_lines import RELEASED, Claim, Counts, batch_block, line_of
 from .jsonl_log import Log, Segment, check_log, claim_segment, segment_path
-from .owner import refuse_if_alive
+from .owner import is_held, refuse_if_alive
 from .raw_file import RawFile, explain_os
 from .refusals import check_acquirable, check_open, check_order
 from .store import Batch, Owner, StoreStatistics, Tenure
@@ -212,6 +212,7 @@ class JsonlStore:
             former = newest.claim.owner if newest else None
             if former and not log.released and not takeover:
                 refuse_if_alive(self.path, former, owner)
+            lives = is_held(former, released=log.released)
             epoch = len(log.segments) + 1
             claim = Claim("log", FORMAT_VERSION, epoch, owner)
             file = claim_segment(self.path, epoch, claim)
@@ -236,7 +237,7 @@ class JsonlStore:
             _sync_folder(self.path.parent)
         self._log, self._heads, self._epoch, self._segment = log, heads, epoch, file
         self._next_segment = str(segment_path(self.path, epoch + 1))
-        return Tenure(epoch, log.last_seq, heads.heads_seq, heads.last_agent, former)
+        return Tenure(epoch, log.last_seq, heads.heads_seq, heads.last_agent, former, lives)
 
     def _what_is_wrong(self, log: Log | None = None) -> str:
         log = log or self._log

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 from ..errors import StoreOwnedError
 from .store import Owner
 
-__all__ = ["TAKE_OVER", "OwnerState", "owner_of", "refuse_if_alive", "state_of", "this_process"]
+__all__ = ["TAKE_OVER", "OwnerState", "is_held", "owner_of", "refuse_if_alive", "state_of", "this_process"]
 
 TAKE_OVER = "take the store over (--takeover, or open_swarm(takeover=True))"
 """What else can be done about a live owner, for the command's people and the library's."""
@@ -54,6 +54,11 @@ def state_of(owner: Owner) -> OwnerState:
     if letter in "ZXx" or (owner.started and started != owner.started):
         return "dead"
     return "stopped" if letter in "Tt" else "running"
+
+
+def is_held(former: Owner | None, *, released: bool) -> bool:
+    """Say whether a store's former owner lives and has it yet, so that it is taken from it."""
+    return former is not None and not released and state_of(former) != "dead"
 
 
 def refuse_if_alive(place: Path | str, former: Owner, owner: Owner) -> None:

@@ -328,15 +328,15 @@ class PostgresStore:
         await connection.execute("COMMIT")
         self._exists = True
         last_seq, last_agent = cast("tuple[int, int]", ends)
-        return Tenure(taken[0], last_seq, taken[1], last_agent, former, renew_seconds=self._lease_seconds / 3)
+        lives = former is not None and not released and _state_of(former, owner, left_seconds) != "dead"
+        marks = (last_seq, taken[1], last_agent)
+        return Tenure(taken[0], *marks, former, lives, renew_seconds=self._lease_seconds / 3)
 
     def _judge(self, former: Owner, owner: Owner, left_seconds: float) -> None:
         """Refuse, unless the former owner is dead."""
         where = self.address.url
-        state: OwnerState = "elsewhere"
-        if former.host == owner.host and former.boot_id == owner.boot_id:
-            state = state_of(former)
-        if state == "dead" or (state == "elsewhere" and left_seconds <= 0):
+        state = _state_of(former, owner, left_seconds)
+        if state == "dead":
             return
         if state == "elsewhere":
             text = (
@@ -432,3 +432,10 @@ class PostgresStore:
 
 def _by_level(row: tuple[Any, ...]) -> tuple[int, int]:
     return row[0], row[1]
+
+
+def _state_of(former: Owner, owner: Owner, left_seconds: float) -> OwnerState:
+    """Say whether ``former`` lives, as ``owner`` sees it; one that cannot be seen lives as long as its lease."""
+    if former.host == owner.host and former.boot_id == owner.boot_id:
+        return state_of(former)
+    return "elsewhere" if left_seconds > 0 else "dead"

@@ -36,7 +36,7 @@ from .. import crash
 from ..errors import FencedError, StoreDamagedError, StoreError
 from ..records import Head, Record
 from .chains import Chains
-from .owner import refuse_if_alive
+from .owner import is_held, refuse_if_alive
 from .place import file_identity, file_size
 from .refusals import check_acquirable, check_open, check_order, unreadable_head
 from .sqlite_file import FRONT, check_file, connect, explain, make_store, record_of, upgrade
@@ -270,7 +270,8 @@ class SqliteStore:
             (epoch + 1, owner.boot_id, owner.pid, owner.started, owner.host),
         )
         heads_seq, last_seq, last_agent = marks
-        return Tenure(epoch + 1, last_seq, heads_seq, last_agent, former)
+        lives = is_held(former, released=bool(released))
+        return Tenure(epoch + 1, last_seq, heads_seq, last_agent, former, lives)
 
     def _commit(self, db: apsw.Connection, batch: Batch) -> None:
         if file_identity(self.path) != self._identity:

@@ -39,6 +39,8 @@ class Tenure(msgspec.Struct, frozen=True):
     """The greatest agent id that a head names; records after ``heads_seq`` may name greater ones."""
     former: Owner | None
     """The owner before, None in a new store."""
+    former_lives: bool = False
+    """It was alive, and had not given the store back: the store was taken from it."""
     renew_seconds: float = math.inf
     """At least so often something must be committed, an empty batch if need be, or others may take the store."""
 

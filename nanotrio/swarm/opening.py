@@ -252,6 +252,7 @@ async def _become_owner(runtime: Runtime, *, takeover: bool) -> None:
         crash.here("after-takeover", tenure.last_seq)
     tail, heads = await tail_heads(store, tenure.heads_seq)
     runtime.owner_token = f"{runtime.token}-{tenure.epoch}"
+    runtime.taken_from = tenure.former if tenure.former_lives else None
     runtime.residence = Residence(runtime)
     behind = msgspec.structs.replace(tail, last_seq={agent: head.last_seq for agent, head in heads.items()})
     runtime.journal = Journal(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..errors import NanotrioError
     from ..journal import Journal
     from ..models.transport import Client
-    from ..stores import Store
+    from ..stores import Owner, Store
     from .deadlines import Deadlines
     from .mailroom import Waiter
     from .residence import Residence
@@ -108,6 +108,8 @@ class Runtime:
     residence: Residence
     tree: SwarmTree
     run_agent: Start
+    taken_from: Owner | None = None
+    """Who had the store, and lived, when this owner took it."""
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from ..agent_name import name_of, number_of
 from ..errors import ClosedError, UnknownAgentError, UsageError
 from ..given import each_of
 from ..records import Head, OutcomeStatus
+from ..stores import Owner
 from ..tools import Leftover, end_leftovers, find_leftovers
 from ..turn import Restart
 from .agent import Agent
@@ -284,8 +285,17 @@ class Swarm:
         """Watch the whole swarm: an async context manager over a stream of events."""
         return self._runtime.watchers.watch(None)
 
+    @property
+    def taken_from(self) -> Owner | None:
+        """The process that lived and had the store when this swarm took it (``takeover=True``); else None."""
+        return self._runtime.taken_from
+
     async def leftovers(self) -> list[Leftover]:
-        """Return processes that a former owner's agents left running when it was killed."""
+        """Return processes of a former owner's agents that run yet.
+
+        It left them when it was killed; or it lives, the store was taken from it, and it ends them when it finds that
+        out, as it next writes.
+        """
         return await find_leftovers(self._runtime.token, but=self._runtime.owner_token)
 
     async def end_leftovers(self) -> list[Leftover]:

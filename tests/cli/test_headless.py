@@ -366,6 +366,26 @@ def test_a_signal_ends_in_good_order_and_the_work_goes_on_later(command: Command
     assert command.ask("continue", "-c")["session_id"] == record["session_id"]
 
 
+def test_what_runs_for_an_owner_that_lives_is_not_called_left_by_a_killed_one(command: Command) -> None:
+    sleeps = " & ".join(f"sleep 60{n}" for n in range(7))
+    with command.start("-p", f"run {sleeps} & wait", SKIP, "--store", "sqlite:taken.db") as run:
+        for n in range(7):
+            wait_for_shell(command, f"sleep 60{n}")
+        done = command.run("-c", "-p", "continue", "--store", "sqlite:taken.db", "--takeover")
+        assert (done.returncode, done.stdout) == (0, b"you said: continue\n")
+        *named, more, end = done.stderr.decode().splitlines()
+        assert len(named) == 5
+        assert all(line.startswith("nanotrio: running since a former run: ") for line in named)
+        pids = end.rpartition("kill ")[2].split()
+        assert more == f"nanotrio: and {len(pids) - 5} more"
+        assert end.startswith(f"nanotrio: process {run.pid}, from which the store was taken, ends its own as it next ")
+        for pid in pids:
+            os.kill(int(pid), signal.SIGKILL)
+        _, errors = run.communicate(timeout=20)
+    assert run.returncode == 1
+    assert b"took" in errors
+
+
 def test_a_kill_leaves_what_the_next_run_needs(command: Command) -> None:
     with command.start("-p", "run sleep 600", SKIP) as run:
         wait_for_shell(command, "sleep 600")

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from nanotrio.errors import StoreOwnedError
+from nanotrio.stores import open_store
 from nanotrio.stores.owner import owner_of, refuse_if_alive, state_of, this_process
 from nanotrio.stores.store import Owner
 
@@ -54,3 +56,21 @@ def test_a_former_boot_is_over_and_another_machine_cannot_be_seen() -> None:
     assert state_of(msgspec.structs.replace(mine, boot_id="another")) == "dead"
     assert state_of(Owner(boot_id="another", pid=mine.pid, started=0)) == "dead"
     assert state_of(msgspec.structs.replace(mine, boot_id="another", host="elsewhere.example")) == "elsewhere"
+
+
+@linux
+async def test_who_takes_a_store_is_told_whether_its_former_owner_had_it_and_lives(
+    new_url: Callable[[], str],
+) -> None:
+    lives = owner_of(os.getppid())
+    dead = msgspec.structs.replace(lives, started=lives.started - 1)
+    url = new_url()
+    stores = [await open_store(url) for _ in range(4)]
+    assert not (await stores[0].acquire(lives)).former_lives, "there was none"
+    taken = await stores[1].acquire(dead, takeover=True)
+    assert (taken.former, taken.former_lives) == (lives, True)
+    assert not (await stores[2].acquire(lives, takeover=True)).former_lives, "it was killed"
+    await stores[2].aclose()
+    assert not (await stores[3].acquire(dead, takeover=True)).former_lives, "it had given the store back"
+    for store in stores:
+        await store.aclose()
