@@ -29,7 +29,7 @@ from .result import usage_record
 
 __all__ = ["ResultsFile", "ResultsStream", "Sink", "open_sink", "result_line"]
 
-_FIRST = b'{"index":0,'
+_FIRSTS = (b'{"index":0,"item":', b'{"index":0,"columns":')
 _BUFFERED = 65_536
 _MAX_LINE_BYTES = 16_000_000
 
@@ -84,8 +84,7 @@ class ResultsFile:
         self._place = 0
         self._left = os.fstat(descriptor).st_size
         """Bytes of a former run that were not looked at yet."""
-        beginning = os.pread(descriptor, len(_FIRST), 0) if self._left else b""
-        if not _FIRST.startswith(beginning):
+        if not _is_of_map(os.pread(descriptor, _MAX_LINE_BYTES, 0)):
             self._file.close()
             raise CommandLineError(
                 f"--output {path} is there already and holds no results of a map; remove it, or name another file"
@@ -173,6 +172,15 @@ def _result_in(parted: tuple[bytes, bytes, bytes]) -> dict[str, Any] | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     return found if found is not None and "index" in found else None
+
+
+def _is_of_map(beginning: bytes) -> bool:
+    """Whether a file that begins so, with a line that may be torn, has results of a map, or nothing."""
+    line, end, _ = beginning.partition(b"\n")
+    if not end:
+        return any(first.startswith(line[: len(first)]) for first in _FIRSTS)
+    result = _result_in((line, end, b""))
+    return result is not None and result["index"] == 0 and result.keys() >= {"status", "attempts", "agent"}
 
 
 def _is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:

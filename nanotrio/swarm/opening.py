@@ -294,7 +294,7 @@ async def _run(runtime: Runtime, end: _End, block: trio.CancelScope, *, task_sta
                 services.cancel_scope.cancel()
         finally:
             runtime.close_client()
-            await _flush(runtime)
+            await _flush(runtime)  # noqa: ASYNC102 - all of this is shielded
 
 
 async def _tell_holders(runtime: Runtime) -> None:

@@ -139,6 +139,18 @@ def test_an_input_without_items_ends_nothing_of_a_former_run(mapped: Command) ->
     assert [json.loads(line)["attempts"] for line in lines] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    "mine", ['{"index":0,"label":"mine"}\n', '{"index":0,"label":"mi', '{"index":0,"item":1}\n', "x"]
+)
+def test_a_file_of_somebody_elses_is_never_written_over(mapped: Command, mine: str) -> None:
+    put(mapped, "i.txt", "a\n")
+    (mapped.directory / "mine.jsonl").write_text(mine)
+    done = mapped.run("map", "i.txt", "--prompt", "{item}", "--output", "mine.jsonl")
+    assert done.returncode == 2
+    assert "holds no results of a map" in told(done)[-1]
+    assert (mapped.directory / "mine.jsonl").read_text() == mine
+
+
 def test_results_of_another_job_that_are_replaced_are_told_of(mapped: Command) -> None:
     items = put(mapped, "items.txt", "one\ntwo\nfail\n")
     asked = ["map", items, "--output", "out.jsonl", "--prompt"]
