@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import trio
 
@@ -69,6 +70,16 @@ class Child:
             await trio.sleep(delay_seconds)
             delay_seconds = min(delay_seconds * 2, 0.05)
         return code
+
+    def sessions_below(self) -> set[int]:
+        """Return the sessions of its descendants but its own, while it lives; none where the system does not tell."""
+        below, sessions = [self.pid], set()
+        for pid in below:
+            with contextlib.suppress(OSError):  # gone meanwhile
+                sessions.add(os.getsid(pid))
+                for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names are all we need
+                    below += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
+        return sessions - {self.pid}
 
     def signal_group(self, number: signal.Signals) -> None:
         """Send a signal to every process of its group that may be sent one."""

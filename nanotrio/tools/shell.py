@@ -124,7 +124,7 @@ async def _run(context: ToolContext, memory: _Memory, command: str, seconds: flo
         child = await _start_shell(context, [script, "bash", command], start, writer, place_writer)
         writer.close()
         place_writer.close()
-        in_time, at_end = await _watch(child, reader.fileno(), capture, seconds)
+        in_time, at_end = await _watch(context, child, reader.fileno(), capture, seconds)
         if not in_time:
             notes.append(
                 f"ended after {seconds:g} s, its timeout; a longer one, or run_in_background, would let it go on"
@@ -140,22 +140,32 @@ async def _run(context: ToolContext, memory: _Memory, command: str, seconds: flo
         return ToolOutput(text, is_error=not in_time or child.returncode != 0)
 
 
-async def _watch(child: Child, reader: int, capture: Capture, seconds: float) -> tuple[bool, bool]:
+async def _watch(
+    context: ToolContext, child: Child, reader: int, capture: Capture, seconds: float
+) -> tuple[bool, bool]:
     """Read until the shell's end, or end it; return whether it ended in time, and whether the pipe did."""
     try:
         at_end = await _read_until_end(child, reader, capture, seconds)
         in_time = child.returncode is not None
         if not in_time:
+            _note_sessions(context, child)
             child.signal_group(signal.SIGTERM)
             await _read_until_end(child, reader, capture, _TERM_SECONDS)
             child.signal_group(signal.SIGKILL)
     finally:
         if child.returncode is None:
+            _note_sessions(context, child)
             child.signal_group(signal.SIGKILL)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILL_SECONDS):
                 await child.wait()
     capture.read_ready(reader)
     return in_time, at_end
+
+
+def _note_sessions(context: ToolContext, child: Child) -> None:
+    """Have what left the shell's session known by its own, before the shell that it descends from is gone."""
+    for session in child.sessions_below():
+        context.processes.note(session)
 
 
 async def _read_until_end(child: Child, reader: int, capture: Capture, seconds: float) -> bool:

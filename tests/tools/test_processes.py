@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,22 @@ async def test_what_cleared_its_environment_and_left_its_session_is_found_by_its
     await call(bash, context, command=f'bash -c "{script}" >/dev/null 2>&1 & true'.replace("$", "\\$"))
     await eventually(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip().isdecimal())
     pid = int((tmp_path / "pid").read_text())
+
+    assert await reap(context) == [()]
+    await eventually(lambda: is_gone(pid))
+
+
+async def test_what_a_cancelled_command_hid_from_its_session_and_its_mark_is_found(tmp_path: Path) -> None:
+    context = make_context(tmp_path, 45)
+    command = "env -i setsid sh -c 'echo $$ > hidden; exec sleep 600' & sleep 601"
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(call, bash, context, command=command))
+            hidden = tmp_path / "hidden"
+            await eventually(lambda: hidden.exists() and hidden.read_text().strip().isdecimal())
+            scope.cancel()
+    pid = int(hidden.read_text())
+    assert not is_gone(pid)
 
     assert await reap(context) == [()]
     await eventually(lambda: is_gone(pid))
