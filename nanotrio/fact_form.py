@@ -28,6 +28,8 @@ from .records import (
 
 __all__ = ["birth_encoder", "decode_facts", "decode_profile", "encode_facts"]
 
+_UNREADABLE = (cbor2.CBORError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What cbor2, and what makes values of what it reads, raise of bytes that are something else."""
 _KINDS = frozenset(kind.__struct_config__.tag for kind in Fact.__args__)
 
 
@@ -175,7 +177,7 @@ def decode_facts(data: bytes) -> tuple[Fact, ...]:
     """
     try:
         rows = cbor2.loads(data)
-    except (cbor2.CBORError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         raise RecordError(f"a record of {counted(len(data), 'byte')} is not CBOR: {error}") from error
     try:
         return msgspec.convert((rows,), _Facts).facts
@@ -199,6 +201,6 @@ def decode_profile(seq: int, body: bytes) -> Profile:
     """
     try:
         return msgspec.convert(cbor2.loads(body), Profile)
-    except (cbor2.CBORError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         advice = "open the store with the nanotrio that wrote it, or move it away"
         raise StoreDamagedError(f"record {seq} is a profile of another form; {advice}") from error

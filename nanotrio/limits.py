@@ -23,16 +23,16 @@ HARD_MAX_DEPTH = 64
 """Above this Trio's nested nurseries come too near Python's stack limit, so no ``max_depth`` passes it."""
 
 
-def nano_usd(amount_usd: float, what: str = "budget_usd") -> int:
-    """Turn dollars that somebody gave as ``what`` into the integer that nanotrio counts in.
+def nano_usd(budget_usd: float) -> int:
+    """Turn dollars that somebody gave as a budget into the integer that nanotrio counts in.
 
     Raises:
         UsageError: it is no amount, or negative, or too large to count.
     """
-    amount_usd = real(amount_usd, what)
-    if amount_usd * NANO > MOST:
-        raise UsageError(f"{what} is {amount_usd:g}; that is no amount that can be counted")
-    return round(amount_usd * NANO)
+    budget_usd = real(budget_usd, "budget_usd")
+    if budget_usd * NANO > MOST:
+        raise UsageError(f"budget_usd is {budget_usd:g}; that is no amount that can be counted")
+    return round(budget_usd * NANO)
 
 
 def usd(amount_nano: int) -> float:

@@ -69,7 +69,7 @@ async def _inspect(options: InspectOptions, environment: Mapping[str, str]) -> i
         await _list(options, urls, one_of_many=many)
         return OK
     if options.command == "tree" and options.id is None and not many:
-        views = await read_views(urls[0], None)
+        views = await read_views(urls[0], Skipped(of_many=False))
         _print_tree(options, views, None)
         return OK
     if options.id is None:
@@ -109,7 +109,7 @@ def view_record(view: AgentView, url: str) -> dict[str, Any]:
 
 async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bool) -> None:
     rows: list[tuple[AgentView, str, int]] = []
-    skipped = Skipped() if one_of_many else None
+    skipped = Skipped(of_many=one_of_many)
     for url in urls:
         if options.all:
             views = await read_views(url, skipped)
@@ -118,8 +118,7 @@ async def _list(options: InspectOptions, urls: Sequence[str], *, one_of_many: bo
         else:
             trees = await read_trees(url, skipped)
             rows += [(tree.root if options.json else _shown(tree), url, tree.agents) for tree in trees]
-    if skipped is not None:
-        skipped.tell()
+    skipped.tell()
     if not options.all:
         rows.sort(key=lambda row: row[0].updated_us, reverse=True)
     if options.json:

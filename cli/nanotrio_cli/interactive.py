@@ -132,7 +132,7 @@ class _Interactive:
         many = self._options.store is None
         urls = DataFolder(self._environment).stores() if many else [self._options.store or ""]
         lines: list[str] = []
-        skipped = Skipped() if many else None
+        skipped = Skipped(of_many=many)
         for url in urls:
             lines += [
                 f"{view.uuid}  {view_cost(view)}  {one_line(view.task, 60)}"
@@ -141,4 +141,4 @@ class _Interactive:
             ]
             if len(lines) >= _LISTED_SESSIONS:
                 break
-        return lines[:_LISTED_SESSIONS] + (skipped.lines if skipped is not None else [])
+        return lines[:_LISTED_SESSIONS] + skipped.lines

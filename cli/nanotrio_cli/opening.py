@@ -24,7 +24,7 @@ from .instructions import system_prompt
 from .map_arguments import MapRunOptions
 from .model_choice import chosen_model
 from .printable import one_line
-from .sessions import Found, check_url, find, newest, read_trees, roots, shown_url
+from .sessions import Found, Skipped, check_url, find, newest, read_trees, roots, shown_url
 
 __all__ = ["Place", "begin", "choose_place", "go_on_hint", "leftovers", "open_place", "result_schema", "take_up"]
 
@@ -85,7 +85,7 @@ async def choose_place(options: RunOptions, environment: Mapping[str, str], dire
     session_id = options.session_id or str(uuid.uuid4())
     if options.session_id and (
         (many and any(session_id in url for url in urls))  # -r looks there first
-        or any(session_id == view.uuid for view in roots(await read_trees(found.url, None)))
+        or any(session_id == view.uuid for view in roots(await read_trees(found.url, Skipped(of_many=False))))
     ):
         raise CommandError(f"there is a session {session_id} already; choose another id for the fork")
     return Place(found.url, session_id, found, is_fork=True)

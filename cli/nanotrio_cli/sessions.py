@@ -90,14 +90,17 @@ def roots(trees: Sequence[Tree]) -> list[AgentView]:
 
 
 class Skipped:
-    """Stores among many that could not be read, and were gone on without."""
+    """Stores that could not be read, and were gone on without: of many, since one alone has to be read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_many: bool) -> None:
+        self.of_many = of_many
         self._count = 0
         self._first = ""
 
     def add(self, error: NanotrioError) -> None:
-        """Keep why one of them could not be read."""
+        """Keep why one of them could not be read; call it where that was raised, which it is again of one alone."""
+        if not self.of_many:
+            raise error
         self._count += 1
         self._first = self._first or str(error)
 
@@ -114,26 +117,24 @@ class Skipped:
             write_error(f"nanotrio: {line}")
 
 
-async def read_views(url: str, skipped: Skipped | None) -> list[AgentView]:
+async def read_views(url: str, skipped: Skipped) -> list[AgentView]:
     """Return the agents of a store; one that cannot be read goes to ``skipped`` and has none.
 
     Raises:
-        NanotrioError: the store cannot be read, and nothing is to be skipped.
+        NanotrioError: the store cannot be read, and is not one of many.
     """
     return await _read(partial(read_store, url), skipped)
 
 
-async def read_trees(url: str, skipped: Skipped | None) -> list[Tree]:
+async def read_trees(url: str, skipped: Skipped) -> list[Tree]:
     """Return the trees of a store in short; as ``read_views`` otherwise."""
     return await _read(partial(read_roots, url), skipped)
 
 
-async def _read(read: Callable[[], Awaitable[list[_T]]], skipped: Skipped | None) -> list[_T]:
+async def _read(read: Callable[[], Awaitable[list[_T]]], skipped: Skipped) -> list[_T]:
     try:
         return await read()
     except NanotrioError as error:
-        if skipped is None:
-            raise
         skipped.add(error)
         return []
 
@@ -146,13 +147,12 @@ async def newest(urls: Sequence[str], directory: str, *, one_of_many: bool, jobs
     Raises:
         CommandError: there is none.
     """
-    skipped = Skipped() if one_of_many else None
+    skipped = Skipped(of_many=one_of_many)
     for url in urls:
         for view in roots(await read_trees(url, skipped)):
             if view.directory == directory and (jobs or view.task):
                 return Found(url, view, view)
-    if skipped is not None:
-        skipped.tell()
+    skipped.tell()
     raise CommandError(f"there is no session of {directory} to go on with; nanotrio ls lists those of other folders")
 
 
@@ -166,15 +166,14 @@ async def find(urls: Sequence[str], wanted: str, *, one_of_many: bool) -> Found:
     if not slash and not _looks_like_uuid(session, one_of_many=one_of_many):
         session, name = "", wanted
     found: list[Found] = []
-    skipped = Skipped() if one_of_many else None
+    skipped = Skipped(of_many=one_of_many)
     for url in _likely_first(urls, session):
         found += await _matching(url, session.lower(), name, skipped)
         if found and session and found[-1].root.uuid == session.lower():
             break
     if len(found) == 1:
         return found[0]
-    if skipped is not None:
-        skipped.tell()
+    skipped.tell()
     if not found:
         raise CommandError(f"no agent answers to {wanted!r}; nanotrio ls lists the sessions")
     listed = ", ".join(f"{one.root.uuid}/{one.view.name}" if name else one.root.uuid for one in found[:4])
@@ -196,7 +195,7 @@ def _likely_first(urls: Sequence[str], session: str) -> list[str]:
     return sorted(urls, key=lambda url: session.lower() not in url)
 
 
-async def _matching(url: str, session: str, name: str, skipped: Skipped | None) -> list[Found]:
+async def _matching(url: str, session: str, name: str, skipped: Skipped) -> list[Found]:
     tops: list[AgentView] = []
     if session:
         tops = [tree.root for tree in await read_trees(url, skipped)]
@@ -206,7 +205,7 @@ async def _matching(url: str, session: str, name: str, skipped: Skipped | None) 
     if not (number := number_of(name)):
         return []
     lineage = await _read(partial(read_lineage, url, number), skipped)
-    is_number = name == str(number) and not session and skipped is None
+    is_number = name == str(number) and not session and not skipped.of_many
     if (
         not lineage
         or not (is_number or lineage[-1].name == name)

@@ -33,10 +33,8 @@ class Audit:
         self.heads = 0
         self.agents: dict[int, int] = {}
         """Each agent's last record."""
-        self._contents: set[int] = set()
-        self._profiles: set[int] = set()
-        self._told: set[int] = set()
-        """Contents that were said to be no profiles."""
+        self._contents: dict[int, bool] = {}
+        """Records with content, and whether it may be referred to as a profile; that it may not is told once."""
 
     def add_record(self, record: Record) -> None:
         """Look at the next record."""
@@ -59,15 +57,13 @@ class Audit:
             facts = ()
         for fact in facts:
             if isinstance(fact, Content):
-                self._contents.add(seq)
-                if _is_profile(seq, fact.body):
-                    self._profiles.add(seq)
+                self._contents[seq] = _is_profile(seq, fact.body)
                 if blake2b(fact.body, digest_size=16).digest() != fact.digest:
                     self.add_problem(f"the content in record {seq} has another digest than it says")
             elif isinstance(fact, Spawned) and fact.profile not in self._contents:
                 self.add_problem(f"record {seq} refers to content in record {fact.profile}, where none is")
-            elif isinstance(fact, Spawned) and fact.profile not in self._profiles and fact.profile not in self._told:
-                self._told.add(fact.profile)
+            elif isinstance(fact, Spawned) and not self._contents[fact.profile]:
+                self._contents[fact.profile] = True
                 self.add_problem(f"record {fact.profile} should be a profile, and is none that can be read")
         if agent:
             is_born = any(isinstance(fact, Spawned) for fact in facts) or not facts

@@ -10,8 +10,8 @@ import msgspec
 import trio
 
 from ..agent_name import name_of, number_of
-from ..errors import ClosedError, UnknownAgentError, UsageError
-from ..given import each_of
+from ..errors import ClosedError, UnknownAgentError
+from ..given import a_text, each_of
 from ..records import Head, OutcomeStatus
 from ..stores import Owner
 from ..tools import Leftover, end_leftovers, find_leftovers
@@ -254,8 +254,7 @@ class Swarm:
         """
         self._check_open()
         runtime = self._runtime
-        if not isinstance(uuid, str):
-            raise UsageError(f"uuid is of the type {type(uuid).__name__}; give a text")
+        a_text(uuid, "uuid")
         await runtime.journal.room()
         async with sole_session(runtime, uuid):
             node = find(runtime, address)

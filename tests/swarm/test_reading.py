@@ -19,6 +19,28 @@ from nanotrio.swarm.reading import read_lineage, read_roots
 from tests.swarm.worlds import DEAR, by_task, late, opened, taped_store
 
 
+class Gate:
+    """Holds agents in its tool until all are to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = trio.Event()
+        self._began, self._holding = trio.open_memory_channel[None](math.inf)
+
+        @nanotrio.tool
+        async def hold() -> str:
+            """Wait until all are to go on."""
+            self._began.send_nowait(None)
+            await self.go_on.wait()
+            return "go on"
+
+        self.tool = hold
+
+    async def holds(self, count: int) -> None:
+        """Wait until so many more agents are held."""
+        for _ in range(count):
+            await self._holding.receive()
+
+
 def without_costs(view: nanotrio.AgentView) -> nanotrio.AgentView:
     """Return a view without what descendants at work add to it in a list of all."""
     return msgspec.structs.replace(view, usage=Usage(), spent_nano=0)
@@ -48,15 +70,7 @@ async def check_trees(url: str) -> list[int]:
 
 async def test_trees_of_a_store_at_work_are_counted_with_what_its_heads_do_not_tell_yet(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'swarm.db'}"
-    go_on = trio.Event()
-    began, holding = trio.open_memory_channel[None](math.inf)
-
-    @nanotrio.tool
-    async def hold() -> str:
-        """Wait until all are to go on."""
-        began.send_nowait(None)
-        await go_on.wait()
-        return "go on"
+    gate = Gate()
 
     def script(conversation: Conversation) -> Reply:
         if conversation.steps:
@@ -65,19 +79,17 @@ async def test_trees_of_a_store_at_work_are_counted_with_what_its_heads_do_not_t
             return reply_calls(("spawn_agents", {"agents": [{"prompt": f"child {n}"} for n in range(3)]}))
         return reply_calls(("hold", {}))
 
-    async with nanotrio.open_swarm(store=url, model=ScriptedModel(script, price=FREE), tools=[hold]) as swarm:
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel(script, price=FREE), tools=[gate.tool]) as swarm:
         first = await swarm.spawn("parent a")
         await first.spawn_many(["parent b", "child c"])
-        for _ in range(7):
-            await holding.receive()
+        await gate.holds(7)
         assert await check_trees(url) == [9]
         await swarm.flush()
         assert await check_trees(url) == [9]
         await swarm.spawn("parent d")
-        for _ in range(3):
-            await holding.receive()
+        await gate.holds(3)
         assert await check_trees(url) == [9, 4]
-        go_on.set()
+        gate.go_on.set()
         async with swarm.map("child {item}", ["x", "y"]) as results:
             async for _ in results:
                 pass
@@ -86,15 +98,7 @@ async def test_trees_of_a_store_at_work_are_counted_with_what_its_heads_do_not_t
 
 async def test_what_agents_at_work_have_used_counts_to_all_above_them_in_every_list(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'swarm.db'}"
-    go_on = trio.Event()
-    began, holding = trio.open_memory_channel[None](math.inf)
-
-    @nanotrio.tool
-    async def hold() -> str:
-        """Wait until all are to go on."""
-        began.send_nowait(None)
-        await go_on.wait()
-        return "go on"
+    gate = Gate()
 
     def script(conversation: Conversation) -> Reply:
         usage = Usage(10, conversation.steps + 1)
@@ -102,11 +106,10 @@ async def test_what_agents_at_work_have_used_counts_to_all_above_them_in_every_l
             return reply_calls(("spawn_agent", {"prompt": "child"}), usage=usage)
         return reply_text("done", usage=usage) if conversation.steps else reply_calls(("hold", {}), usage=usage)
 
-    async with nanotrio.open_swarm(store=url, model=ScriptedModel(script, price=DEAR), tools=[hold]) as swarm:
+    async with nanotrio.open_swarm(store=url, model=ScriptedModel(script, price=DEAR), tools=[gate.tool]) as swarm:
         root = await swarm.spawn("boss a")
         await root.spawn("boss b")
-        for _ in range(2):
-            await holding.receive()
+        await gate.holds(2)
         await swarm.flush()
         budget = root.budget()
         for views in (swarm.agents(), await nanotrio.read_store(url)):
@@ -115,7 +118,7 @@ async def test_what_agents_at_work_have_used_counts_to_all_above_them_in_every_l
             assert sum(view.spent_nano - below(view, views) for view in views) == top.spent_nano
         assert [tree.root for tree in await read_roots(url)] == [top]
         assert (await StoreCare(url).stats()).spent_nano == top.spent_nano
-        go_on.set()
+        gate.go_on.set()
         await root.wait()
         assert (after := swarm.agents()[0]) == root.view()
         assert after.spent_nano == root.budget().settled_nano > top.spent_nano
