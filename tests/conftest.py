@@ -21,7 +21,7 @@ import trio.testing
 from nanotrio.testing.pytest_plugin import crash_runner, nanotrio_forks, nanotrio_store
 from tests import counts
 from tests.stores.kinds import new_url, place
-from tests.stores.postgres_server import own_postgres, postgres
+from tests.stores.postgres_server import own_postgres, postgres, postgres_server
 
 __all__ = [
     "autojump_clock",
@@ -32,6 +32,7 @@ __all__ = [
     "own_postgres",
     "place",
     "postgres",
+    "postgres_server",
 ]
 
 DEADLINE_SECONDS = 60.0

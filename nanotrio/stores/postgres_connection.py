@@ -38,8 +38,7 @@ import psycopg
 from psycopg import capabilities, generators
 from psycopg.abc import PQGen, PQGenConn
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import Conninfo, ExecStatus, Format, TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq import Conninfo, ConnStatus, ExecStatus, Format, PGconn, PollingStatus, TransactionStatus, abc
 from psycopg.waiting import Ready, Wait
 
 from .. import crash
@@ -110,7 +109,7 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     async def statement(
         self, query: bytes, parameters: Sequence[bytes | None] = (), types: Sequence[int] = ()
-    ) -> PGresult:
+    ) -> abc.PGresult:
         """Run one statement with parameters in binary form, and return its result in binary form. Checkpoints.
 
         Nothing is prepared, so it works behind a pooler that shares server connections by transaction.
@@ -123,7 +122,7 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
                 self.pgconn.flush()
                 crash.here("in-commit", 0)
             results = await self.wait(generators.execute(self.pgconn))
-        result: PGresult = results[-1]
+        result: abc.PGresult = results[-1]
         if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
             return result
         raise psycopg.errors.error_from_result(result, encoding="utf-8")
@@ -134,7 +133,10 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             return
         with trio.move_on_after(timeout) as scope:
             if capabilities.has_cancel_safe():
-                await _drive_connecting(self._cancel_gen())
+                cancelling = self.pgconn.cancel_conn()
+                cancelling.start()
+                await trio.lowlevel.wait_writable(cancelling.socket)  # as in _connected
+                await _drive_connecting(generators.cancel(cancelling))
             else:
                 await trio.to_thread.run_sync(self.cancel, limiter=trio.CapacityLimiter(1))
         if scope.cancelled_caught:
@@ -219,7 +221,7 @@ async def connect(parameters: Mapping[str, str], *, seconds: float = 10.0) -> Tr
     for attempt in await _attempts(parameters):
         with trio.move_on_after(seconds) as scope:
             try:
-                pgconn = await _drive_connecting(generators.connect(make_conninfo("", **attempt)))
+                pgconn = await _connected(make_conninfo("", **attempt))
             except psycopg.Error as failed:
                 error = failed
                 continue
@@ -230,6 +232,25 @@ async def connect(parameters: Mapping[str, str], *, seconds: float = 10.0) -> Tr
         if scope.cancelled_caught:
             error = psycopg.errors.ConnectionTimeout(f"no answer within {seconds:g} s")
     raise error
+
+
+async def _connected(conninfo: str) -> abc.PGconn:
+    """Connect as libpq asks to: wait until the socket is writable before the first poll, and after each as it says.
+
+    psycopg's own generators poll at once (its issues 1335 and 1338). Where the kernel has not yet answered, libpq then
+    takes the connection for made, and a server that refuses it for one that closed it.
+    """
+    pgconn = PGconn.connect_start(conninfo.encode())
+    status: int = PollingStatus.WRITING
+    while status in (PollingStatus.READING, PollingStatus.WRITING) and pgconn.status != ConnStatus.BAD:
+        await _ready(pgconn.socket, Wait.R if status == PollingStatus.READING else Wait.W)
+        status = pgconn.connect_poll()
+    if status != PollingStatus.OK:
+        error = psycopg.OperationalError(f"connection failed: {pgconn.get_error_message('utf-8')}")
+        pgconn.finish()
+        raise error
+    pgconn.nonblocking = 1
+    return pgconn
 
 
 async def _drive_connecting(gen: PQGenConn[_T]) -> _T:

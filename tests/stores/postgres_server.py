@@ -11,6 +11,7 @@ import importlib.util
 import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,10 @@ class PostgresServer:
                 time.sleep(0.02)
             else:
                 return
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """End the server: SIGQUIT at once, as a crash; SIGINT with a word to its clients."""
@@ -157,17 +163,23 @@ def new_swarm() -> str:
 
 
 @pytest.fixture(scope="session")
-def own_postgres() -> Iterator[PostgresServer]:
-    """A server of our own, which a test may break and restart."""
+def postgres_server() -> Iterator[PostgresServer]:
     server = PostgresServer()
     try:
-        server.start()
         yield server
     finally:
         server.remove()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
+def own_postgres(postgres_server: PostgresServer) -> PostgresServer:
+    """A server of our own that runs, which a test may break; one that failed in the midst of it harms no other."""
+    if not postgres_server.runs:
+        postgres_server.start()
+    return postgres_server
+
+
+@pytest.fixture
 def postgres(request: pytest.FixtureRequest) -> PostgresServer | NamedServer:
     """The server of the tests."""
     named = os.environ.get("NANOTRIO_TEST_POSTGRES", "")
@@ -175,9 +187,12 @@ def postgres(request: pytest.FixtureRequest) -> PostgresServer | NamedServer:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nobody has, below those a kernel gives out by itself: nobody is given it while the server is down."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _other_user() -> pwd.struct_passwd | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -169,6 +171,24 @@ async def test_connecting_to_an_address_that_does_not_answer_ends_in_time(postgr
             await connect({**parameters, "host": "127.0.0.1", "port": port}, seconds=0.2)
         await listener.aclose()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a full backlog is answered by silence on Linux")
+async def test_a_server_that_refuses_after_a_while_is_told_as_one_that_refuses() -> None:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(0)
+    _, port = listener.getsockname()
+    with listener, socket.create_connection(("127.0.0.1", port)):  # which fills the backlog
+        async with trio.open_nursery() as nursery:
+
+            async def refused() -> None:
+                with pytest.raises(psycopg.OperationalError, match="Connection refused"):
+                    await connect({"host": "127.0.0.1", "port": str(port), "user": "any"})
+
+            nursery.start_soon(refused)
+            await trio.testing.wait_all_tasks_blocked()
+            listener.close()
 
 
 @pytest.mark.deadline(300)
