@@ -60,6 +60,7 @@ class Command:
             "stderr": subprocess.PIPE,
             "cwd": self.directory,
             "env": self.environment,
+            "bufsize": 0,  # else communicate() misses what readline() left in the buffer
             **options,
         }
         return subprocess.Popen([*COMMAND, *arguments], **given)
