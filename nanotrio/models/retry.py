@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 
 from ..errors import TRANSIENT_KINDS, ModelErrorKind
 
@@ -196,6 +195,8 @@ def _number(text: str | None) -> float | None:
 def _date(text: str | None) -> float | None:
     if not text:
         return None
+    from email.utils import parsedate_to_datetime  # whose package is a slow import, and seldom needed
+
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, OverflowError, OSError):

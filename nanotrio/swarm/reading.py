@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -55,7 +55,7 @@ async def read_store(url: str) -> list[AgentView]:
     owned = owner is not None and state_of(owner) != "dead"
     depths: dict[int, int] = {0: -1}
     views = []
-    for head in heads:
+    for head in _closed_with_ancestors(heads):
         depths[head.agent] = depth = depths.get(head.parent, -1) + 1
         views.append(view_of_head(head, owned=owned, depth=depth, profile=profiles.get(head.profile)))
     return with_descendants(views)
@@ -107,6 +107,21 @@ async def read_roots(url: str) -> list[Tree]:
         Tree(view, head.descendants + 1, agent in unfinished, owned, firsts.get(agent, ""))
         for view, (agent, head) in zip(with_descendants(views), roots.items(), strict=False)
     ]
+
+
+def _closed_with_ancestors(heads: Iterable[Head]) -> Iterator[Head]:
+    """``heads``, parents first, with those as closed that were closed with an ancestor while out of memory.
+
+    Of them that is written down as they come back (``Residence.put_back``).
+    """
+    closed: dict[int, int] = {}
+    for head in heads:
+        above = closed.get(head.parent, 0)
+        if head.status == "idle" and not head.unfinished and above > head.last_seq:
+            head = msgspec.structs.replace(head, status="closed")  # noqa: PLW2901
+        if head.status == "closed":
+            closed[head.agent] = max(above, head.last_seq)
+        yield head
 
 
 def _has_used(head: Head) -> bool:
@@ -174,7 +189,7 @@ async def read_lineage(url: str, agent: int) -> list[AgentView]:
     owned = owner is not None and state_of(owner) != "dead"
     return [
         view_of_head(head, owned=owned, depth=depth, profile=profiles.get(head.profile))
-        for depth, head in enumerate(reversed(lineage))
+        for depth, head in enumerate(_closed_with_ancestors(reversed(lineage)))
     ]
 
 

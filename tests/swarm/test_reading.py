@@ -129,6 +129,24 @@ def below(view: nanotrio.AgentView, views: list[nanotrio.AgentView]) -> int:
     return sum(each.spent_nano for each in views if each.parent == view.id)
 
 
+async def test_who_was_closed_with_a_parent_while_out_of_memory_is_closed_in_lists(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'swarm.db'}"
+    model, limits = ScriptedModel(lambda _: reply_text("done"), price=FREE), nanotrio.Limits(max_idle=0)
+    async with nanotrio.open_swarm(store=url, model=model, limits=limits) as swarm:
+        boss = await swarm.spawn("boss")
+        (mid,) = await boss.spawn_many(["mid"])
+        one, two = await mid.spawn_many(["one", "two"])
+        other = await swarm.spawn("other")
+        for each in (boss, mid, one, two, other):
+            await each.wait()
+        while len(swarm.agents()) > 0:  # noqa: ASYNC110 - leaving has no event
+            await trio.sleep(0.01)
+        await (await swarm.find(mid.id)).close()
+    await check_trees(url)
+    statuses = {view.id: view.status for view in await nanotrio.read_store(url)}
+    assert statuses == {boss.id: "idle", mid.id: "closed", one.id: "closed", two.id: "closed", other.id: "idle"}
+
+
 async def test_trees_are_counted_where_heads_count_nothing(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'swarm.db'}"
     async with nanotrio.open_swarm(store=url, model=ScriptedModel([reply_text("done")], price=FREE)) as swarm:
