@@ -44,7 +44,7 @@ _DERIVED = Usage()
 """Stands in a reply whose usage is to be derived; known by identity."""
 
 _TICK_SECONDS = 0.001
-_MOST_AT_ONCE = 96
+_MOST_AT_ONCE = 80
 """Who is let go in one pass of the loop: many more would only queue again, for the swarm has a quota of turns."""
 
 _ASSISTANT_LINE = b'\n["assistant"'

@@ -183,8 +183,10 @@ def take_reply(runtime: Runtime, node: Node, reply: Reply) -> None:
 
 
 def _is_counted(usage: Usage) -> bool:
-    counts = (usage.input, usage.output, usage.cache_read, usage.cache_write)
-    return [type(count) for count in counts] == [int, int, int, int] and min(counts) >= 0
+    put, got, read, written = usage.input, usage.output, usage.cache_read, usage.cache_write
+    if type(put) is int and type(got) is int and type(read) is int and type(written) is int:
+        return put >= 0 and got >= 0 and read >= 0 and written >= 0
+    return False
 
 
 def attempt_failed(runtime: Runtime, node: Node, error: BaseException) -> None:
@@ -250,14 +252,15 @@ async def _request(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
 
 def _encode(runtime: Runtime, node: Node, max_tokens: int) -> bytes:
     codec = node.model.codec
+    encode_message = codec.encode_message
     name = node.model.name
     head = node.heads.get(max_tokens) or _head(runtime, node, max_tokens)
     encoded = node.encoded
     messages = node.session.messages
     if encoded is None:
-        encoded = [codec.encode_message(message, name) for message in messages]
+        encoded = [encode_message(message, name) for message in messages]
     else:
-        encoded += [codec.encode_message(message, name) for message in messages[len(encoded) :]]
+        encoded += [encode_message(message, name) for message in messages[len(encoded) :]]
     body = codec.join(head, encoded)
     is_long = len(messages) > _FEW_MESSAGES or len(body) - len(head) > _FEW_BYTES
     node.encoded = encoded if is_long else None

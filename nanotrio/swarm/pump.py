@@ -5,8 +5,11 @@ Theory of operation
 Trio runs every runnable task in one pass, and lets nothing else run before the pass ends: 5,000 agents that all got
 their reply take a quarter of a second. So an agent that is ready to work asks the pump for a turn. Each pass has a
 quota of turns; whoever asks while some are left goes on at once, the others are parked in the order they came and
-are let go by the pump's own task, which runs once a pass for as long as anybody asks. New agents are started out of
-the same quota.
+are let go by the pump's own task, which runs once a pass for as long as anybody is parked. Those it lets go run in the
+pass after, so their turns are taken from that one's quota. New agents are started out of the same quota.
+
+Trio runs the tasks of a pass in an order of its own, so the pump's task may be the first of one and the last of the
+next. What tells the passes apart is an instrument: Trio calls it between them.
 
 What takes milliseconds by itself, such as a call that spawns a thousand children, asks for a *long turn*: there is one
 in a pass, so ten who spawn at once do not add up to one stall.
@@ -24,6 +27,9 @@ __all__ = ["Parked", "Pump"]
 
 QUOTA = 128
 """An agent takes a turn for each reply, and one to be started: so many let the replies of a pass go on in it."""
+
+STARTS = 40
+"""Of these, for new agents while there are any."""
 
 
 class Parked:
@@ -43,49 +49,62 @@ class Parked:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
-class Pump:
-    """Hands out turns on the loop, at most ``QUOTA`` a pass, and one long one."""
+class Pump(trio.abc.Instrument):
+    """Hands out turns on the loop, at most ``QUOTA`` a pass, and one long one; Trio tells it of each pass.
 
-    __slots__ = ("_is_taken", "_left", "_ready", "_task")
+    New agents come by the hundred; of them ``STARTS`` are let go in a pass, and those who went on before have the rest.
+    """
+
+    __slots__ = ("_is_taken", "_left", "_promised", "_ready", "_starts", "_task")
 
     def __init__(self) -> None:
-        self._ready: deque[Parked | Callable[[], None]] = deque()
+        self._ready: deque[Parked] = deque()
+        self._starts: deque[Callable[[], None]] = deque()
         self._left = QUOTA
+        self._promised = 0
+        """Turns of the next pass."""
         self._is_taken = False
         """The pass has had its long turn."""
         self._task: trio.lowlevel.Task | None = None
 
-    def post(self, item: Parked | Callable[[], None]) -> None:
-        """Let a parked task go, or call a plain function, when its turn comes."""
-        self._ready.append(item)
+    def before_io_wait(self, timeout: float) -> None:  # noqa: ARG002 - Trio's
+        """A pass is over."""
+        self._left = QUOTA - self._promised
+        self._promised = 0
+        self._is_taken = False
+
+    def post(self, parked: Parked) -> None:
+        """Let a parked task go when its turn comes."""
+        self._ready.append(parked)
+        self._stir()
+
+    def post_start(self, start: Callable[[], None]) -> None:
+        """Call a plain function, which starts an agent, when its turn comes."""
+        self._starts.append(start)
         self._stir()
 
     def take_turn(self) -> bool:
         """Take a turn while the pass has some left; return whether it had."""
-        if self._left > len(self._ready):
+        if self._left > 0:
             self._left -= 1
-            self._stir()
             return True
         return False
 
     async def turn(self) -> None:
         """Wait for a turn; returns at once, without a checkpoint, while the pass has some left."""
-        if self.take_turn():
-            return
-        parked = Parked()
-        self._ready.append(parked)
-        self._stir()
-        await parked.wait()
+        if not self.take_turn():
+            await self._queue()
 
     async def long_turn(self) -> None:
         """Wait for a turn of some milliseconds; as ``turn``, the first who asks in a pass goes on at once."""
         while self._is_taken:
-            parked = Parked()
-            self._ready.append(parked)
-            self._stir()
-            await parked.wait()
+            await self._queue()
         self._is_taken = True
-        self._stir()
+
+    async def _queue(self) -> None:
+        parked = Parked()
+        self.post(parked)
+        await parked.wait()
 
     def _stir(self) -> None:
         task = self._task
@@ -100,22 +119,25 @@ class Pump:
             self._task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        while True:
-            self._left = QUOTA
-            self._is_taken = False
-            ready = self._ready
-            while ready and self._left > 0:
-                item = ready.popleft()
-                if isinstance(item, Parked):
-                    if item.task is not None:
-                        trio.lowlevel.reschedule(item.task)
-                        item.task = None
-                        self._left -= 1
+        ready, starts = self._ready, self._starts
+        trio.lowlevel.add_instrument(self)
+        try:
+            while True:
+                new = min(len(starts), STARTS)
+                left = QUOTA - new
+                while ready and left > 0:
+                    parked = ready.popleft()
+                    if parked.task is not None:
+                        trio.lowlevel.reschedule(parked.task)
+                        parked.task = None
+                        left -= 1
+                self._promised = QUOTA - left
+                for _ in range(new):
+                    starts.popleft()()
+                if ready or starts:
+                    await trio.lowlevel.checkpoint()
                 else:
-                    item()
-                    self._left -= 1
-            if ready:
-                await trio.lowlevel.checkpoint()
-            else:
-                self._task = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(abort)
+                    self._task = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(abort)
+        finally:
+            trio.lowlevel.remove_instrument(self)

@@ -227,7 +227,7 @@ class Slots:
     def _start(self, node: Node) -> None:
         self.active += 1
         node.has_slot = True
-        self._pump.post(partial(self._launch, node))
+        self._pump.post_start(partial(self._launch, node))
 
     def _next(self) -> Node | None:
         """Take the next agent to be started; None where there is none, or none is in memory yet."""
