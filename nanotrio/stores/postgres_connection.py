@@ -23,7 +23,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -36,7 +36,7 @@ import trio_asyncio  # noqa: F401
 # isort: split
 import psycopg
 from psycopg import capabilities, generators
-from psycopg.abc import PQGen, PQGenConn
+from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo, ConnStatus, ExecStatus, Format, PGconn, PollingStatus, TransactionStatus, abc
 from psycopg.waiting import Ready, Wait
@@ -135,8 +135,8 @@ class TrioConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             if capabilities.has_cancel_safe():
                 cancelling = self.pgconn.cancel_conn()
                 cancelling.start()
-                await trio.lowlevel.wait_writable(cancelling.socket)  # as in _connected
-                await _drive_connecting(generators.cancel(cancelling))
+                if not await _polled(cancelling, cancelling.poll):
+                    raise psycopg.OperationalError(f"cancellation failed: {cancelling.get_error_message('utf-8')}")
             else:
                 await trio.to_thread.run_sync(self.cancel, limiter=trio.CapacityLimiter(1))
         if scope.cancelled_caught:
@@ -235,17 +235,9 @@ async def connect(parameters: Mapping[str, str], *, seconds: float = 10.0) -> Tr
 
 
 async def _connected(conninfo: str) -> abc.PGconn:
-    """Connect as libpq asks to: wait until the socket is writable before the first poll, and after each as it says.
-
-    psycopg's own generators poll at once (its issues 1335 and 1338). Where the kernel has not yet answered, libpq then
-    takes the connection for made, and a server that refuses it for one that closed it.
-    """
+    """Connect to one server."""
     pgconn = PGconn.connect_start(conninfo.encode())
-    status: int = PollingStatus.WRITING
-    while status in (PollingStatus.READING, PollingStatus.WRITING) and pgconn.status != ConnStatus.BAD:
-        await _ready(pgconn.socket, Wait.R if status == PollingStatus.READING else Wait.W)
-        status = pgconn.connect_poll()
-    if status != PollingStatus.OK:
+    if pgconn.status == ConnStatus.BAD or not await _polled(pgconn, pgconn.connect_poll):
         error = psycopg.OperationalError(f"connection failed: {pgconn.get_error_message('utf-8')}")
         pgconn.finish()
         raise error
@@ -253,14 +245,17 @@ async def _connected(conninfo: str) -> abc.PGconn:
     return pgconn
 
 
-async def _drive_connecting(gen: PQGenConn[_T]) -> _T:
-    """Drive a generator whose socket may change while it runs."""
-    try:
-        descriptor, state = next(gen)
-        while True:
-            descriptor, state = gen.send(await _ready(descriptor, state))
-    except StopIteration as stop:
-        return cast("_T", stop.value)
+async def _polled(connection: abc.PGconn | abc.PGcancelConn, poll: Callable[[], int]) -> bool:
+    """Poll as libpq asks to: wait until the socket is writable first, and after each poll as it says.
+
+    psycopg's own generators poll at once (its issues 1335 and 1338). Where the kernel has not yet answered, libpq then
+    takes the connection for made, and a server that refuses it for one that closed it.
+    """
+    status: int = PollingStatus.WRITING
+    while status in (PollingStatus.READING, PollingStatus.WRITING):
+        await _ready(connection.socket, Wait.R if status == PollingStatus.READING else Wait.W)
+        status = poll()
+    return status == PollingStatus.OK
 
 
 async def _ready(descriptor: int, state: Any) -> Ready:
